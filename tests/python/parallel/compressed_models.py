@@ -1,4 +1,4 @@
-"""Compressed all-reduces written out in numpy: what all ranks together give, and keep back.
+"""Compressed all-reduces: the grids of their tests, and what all ranks together give and keep back.
 
 The models know shards, parts, scales, residuals and the exact choice of elements. The engine tells
 them nothing. So a result that agrees in every bit over several steps also says what is kept back.
@@ -6,18 +6,84 @@ them nothing. So a result that agrees in every bit over several steps also says 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from compressed_grids import shards_of, sum_of_block, wide
+import pytest
+from grids import TWO_HOSTS, Grid
 
 import lightcc as hvd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrays import Array
-    from compressed_grids import Blocks
+
+T = TypeVar("T")
+Blocks = list[list[int]]
 
 BLOCK = 128
+SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
+
+
+class CompressedGrid(NamedTuple):
+    """Ranks, the variables that make them a grid, and its blocks."""
+
+    grid: Grid
+    blocks: Blocks
+    env: dict[str, str] = {}  # noqa: RUF012  never changed
+
+    def run(self, program: Callable[..., T], *args: object, **env: str) -> list[T]:
+        """Runs `program(*args)` on every rank, where all sizes are compressed."""
+        return self.grid.run(program, *args, env={**self.env, **SMALL, **env})
+
+
+GRIDS = {
+    "two_hosts": CompressedGrid(TWO_HOSTS, [[0, 1], [2, 3]]),
+    "two_by_two": CompressedGrid(
+        Grid(4), [[0, 1], [2, 3]], {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
+    ),
+    "three_hosts": CompressedGrid(Grid(6, [0, 0, 1, 1, 2, 2]), [[0, 1], [2, 3], [4, 5]]),
+    "uneven_hosts": CompressedGrid(Grid(3, [0, 0, 1]), [[0], [1], [2]]),
+}
+
+
+def cases(names: str, *values: Any) -> pytest.MarkDecorator:
+    """Has a test run with each of `values`, which have a grid's name first."""
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    parameters = [pytest.param(GRIDS[row[0]], *row[1:], id="-".join(map(str, row))) for row in rows]
+    return pytest.mark.parametrize(names.split(), parameters)
+
+
+def shards_of(count: int, members: int, width: int) -> list[tuple[int, int]]:
+    """Cuts at multiples of 64 bytes, as even as that allows, the first ones longer."""
+    unit = 64 // width
+    each, longer = divmod(-(-count // unit), members)
+    ends = [min(count, (each * j + min(j, longer)) * unit) for j in range(1, members + 1)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype("float64") if dtype == np.dtype("float64") else np.dtype("float32")
+
+
+def sum_of_block(inputs: list[Array], block: list[int], dtype: np.dtype[Any]) -> Array:
+    """Returns what the members of a block have together, in the dtype in which lanes are."""
+    dense = inputs[block[0]].astype(wide(dtype))
+    for rank in block[1:]:
+        dense = dense + inputs[rank].astype(wide(dtype))
+    return dense.astype(dtype).astype(wide(dtype))
+
+
+def gradients(step: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
+    return np.random.default_rng(1000 * step + rank).normal(size=count).astype(dtype)
+
+
+def compressed(run: Callable[[], Any]) -> bool:
+    """Returns whether what `run` does was compressed."""
+    before = hvd.stats()["compressed_tensors"]
+    run()
+    return bool(hvd.stats()["compressed_tensors"] > before)
 
 
 class Model(Protocol):
@@ -121,7 +187,6 @@ class QuantizedModel:
 #: By which a model can be told in every bit.
 COMPRESSORS: dict[str, Any] = {
     "top-k": hvd.Compression.topk(0.05, exact=True),
-    "top-k, a fifth": hvd.Compression.topk(0.2, exact=True),
     "int8": hvd.Compression.int8(),
     "int4": hvd.Compression.int4(),
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from grids import Grid
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, RankResult, mark
@@ -16,12 +15,10 @@ from lightcc.testing import RankProcesses, RankResult, mark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grids import Grid
+
 #: The design's bound for the news of a dead process to be everywhere.
 DEATH_S = 5.0
-
-TWO = Grid(2)
-THREE = Grid(3)
-TWO_HOSTS = Grid(4, [0, 0, 1, 1])
 
 
 class Seen(NamedTuple):

@@ -12,8 +12,8 @@ import lightcc as hvd
 if TYPE_CHECKING:
     from arrays import Array
 
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "bool")
-COUNTS = (1, 3, 60)
+DTYPES = ("float32", "bfloat16", "int32", "bool")
+COUNTS = (1, 60)
 LARGE = 100_000  # In bytes, more than is ever inline.
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from arrays import check_same
-from grids import several_ranks
+from grids import THREE, several_ranks
 
 import lightcc as hvd
-from lightcc.testing import RankProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,10 +97,8 @@ DISAGREEMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
 }
 
 
-def disagree(kinds: list[str]) -> None:
-    hvd.init()
-    for kind in kinds:
-        last, others, text = DISAGREEMENTS[kind]
+def disagreement_is_an_error_on_all_ranks_and_the_world_goes_on() -> None:
+    for kind, (last, others, text) in DISAGREEMENTS.items():
         # The same name again and again: a failed operation must leave nothing behind.
         for _ in range(2):
             with pytest.raises(hvd.RankMismatchError) as error:
@@ -111,13 +108,7 @@ def disagree(kinds: list[str]) -> None:
         check_same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="x"), expected, kind)
 
 
-@several_ranks
-def test_disagreement_is_an_error_on_all_ranks_and_the_world_goes_on(grid: Grid) -> None:
-    grid.run(disagree, list(DISAGREEMENTS))
-
-
-def repeat_a_name() -> None:
-    hvd.init()
+def name_in_flight_is_refused_and_can_be_used_afterwards() -> None:
     x = np.ones(4)
     text = (
         r"^Requested to allreduce, allgather, or broadcast a tensor with the same name as another "
@@ -148,13 +139,7 @@ def repeat_a_name() -> None:
     check_same(hvd.allreduce(x, op=hvd.Sum, name="twice"), expected)
 
 
-@several_ranks
-def test_name_in_flight_is_refused_and_can_be_used_afterwards(grid: Grid) -> None:
-    grid.run(repeat_a_name)
-
-
-def refuse_then_agree() -> None:
-    hvd.init()
+def refused_call_on_one_rank_does_not_put_it_out_of_step() -> None:
     if hvd.rank() == 0:
         for _ in range(3):
             with pytest.raises(ValueError, match="contiguous"):
@@ -163,18 +148,11 @@ def refuse_then_agree() -> None:
     check_same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, float(hvd.size())))
 
 
-@several_ranks
-def test_refused_call_on_one_rank_does_not_put_it_out_of_step(grid: Grid) -> None:
-    grid.run(refuse_then_agree)
-
-
 # --- join ----------------------------------------------------------------------------------------
 
 
-def uneven_steps() -> int:
-    hvd.init()
+def join_lets_ranks_with_less_data_wait() -> None:
     n, me = hvd.size(), hvd.rank()
-    last = -1
     for named in (False, True, True):
         for step in range(2 * me + 1):
             active = sum(step < 2 * rank + 1 for rank in range(n))
@@ -184,19 +162,12 @@ def uneven_steps() -> int:
             name = f"average{step}" if named else None
             average = hvd.allreduce(np.ones(1, np.float32), name=name)
             check_same(average, np.array([active], np.float32) * np.float32(1 / n), step)
-        last = hvd.join()
+        assert hvd.join() == n - 1
         # Unnamed operations match again, though some ranks issued fewer of them before.
         check_same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, float(n)))
-    return last
 
 
-@several_ranks
-def test_join_lets_ranks_with_less_data_wait(grid: Grid) -> None:
-    assert grid.run(uneven_steps) == [grid.ranks - 1] * grid.ranks
-
-
-def unsupported_with_join() -> None:
-    hvd.init()
+def operations_that_cannot_go_on_with_join_say_so() -> None:
     if hvd.rank() != 0:
         calls: list[Callable[[], Any]] = [
             lambda: hvd.allgather(zeros(2), name="g"),
@@ -213,11 +184,6 @@ def unsupported_with_join() -> None:
     check_same(hvd.allgather(np.full(1, hvd.rank())), np.arange(hvd.size()))
 
 
-@several_ranks
-def test_operations_that_cannot_go_on_with_join_say_so(grid: Grid) -> None:
-    grid.run(unsupported_with_join)
-
-
 # --- waiting -------------------------------------------------------------------------------------
 
 
@@ -225,9 +191,7 @@ class AlarmError(Exception):
     pass
 
 
-def interrupted_wait() -> None:
-    hvd.init()
-
+def interrupted_wait_can_be_repeated() -> None:
     def start() -> int:
         return hvd.allreduce_async(np.ones(3), op=hvd.Sum)
 
@@ -248,13 +212,7 @@ def interrupted_wait() -> None:
     check_same(hvd.synchronize(handle), np.full(3, float(hvd.size())))
 
 
-@several_ranks
-def test_interrupted_wait_can_be_repeated(grid: Grid) -> None:
-    grid.run(interrupted_wait)
-
-
-def others_run_while_one_waits() -> int:
-    hvd.init()
+def python_threads_run_while_one_waits() -> None:
     ticks = 0
     if hvd.rank() == 0:
         stop = threading.Event()
@@ -269,15 +227,25 @@ def others_run_while_one_waits() -> int:
         hvd.barrier()
         stop.set()
         thread.join()
+        assert ticks >= 5
     else:
-        time.sleep(0.5)
+        time.sleep(0.3)
         hvd.barrier()
-    return ticks
 
 
 @several_ranks
-def test_python_threads_run_while_one_waits(grid: Grid) -> None:
-    assert grid.run(others_run_while_one_waits)[0] >= 5
+def test_ranks_agree_or_are_told_and_wait_for_one_another(grid: Grid) -> None:
+    grid.run_all(
+        [
+            disagreement_is_an_error_on_all_ranks_and_the_world_goes_on,
+            name_in_flight_is_refused_and_can_be_used_afterwards,
+            refused_call_on_one_rank_does_not_put_it_out_of_step,
+            join_lets_ranks_with_less_data_wait,
+            operations_that_cannot_go_on_with_join_say_so,
+            interrupted_wait_can_be_repeated,
+            python_threads_run_while_one_waits,
+        ]
+    )
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -305,41 +273,6 @@ def test_shutdown_of_one_rank_ends_what_others_wait_for(grid: Grid) -> None:
         assert "shut down" in text
 
 
-def die_on(rank: int) -> tuple[str, int | None]:
-    hvd.init()
-    hvd.barrier()
-    if hvd.rank() == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        hvd.allreduce(np.ones(3))
-    except hvd.HorovodInternalError as error:
-        return type(error).__name__, error.rank
-    return "nothing happened", None
-
-
-@several_ranks
-def test_death_of_a_rank_is_an_error_that_names_it(grid: Grid) -> None:
-    dead = grid.ranks - 1
-    with RankProcesses(die_on, grid.ranks, dead, hosts=grid.hosts) as processes:
-        results = processes.wait(30)
-    assert results[dead].exit_code == -signal.SIGKILL
-    for result in results[:dead]:
-        assert result.value == ("PeerFailedError", dead), result.describe()
-
-
-def many_worlds(count: int) -> None:
-    for i in range(count):
-        hvd.init()
-        check_same(hvd.allreduce(np.full(5, i), op=hvd.Sum), np.full(5, i * hvd.size()), i)
-        hvd.shutdown()
-
-
-@pytest.mark.slow
-@several_ranks
-def test_world_can_be_made_a_hundred_times(grid: Grid) -> None:
-    grid.run(many_worlds, 100)
-
-
 def subset() -> tuple[int, int, int]:
     job_rank = int(os.environ["LIGHT_RANK"])
     comm = [2, 0] if job_rank in (0, 2) else [1]
@@ -349,6 +282,4 @@ def subset() -> tuple[int, int, int]:
 
 
 def test_comm_makes_worlds_of_some_ranks() -> None:
-    from grids import THREE
-
     assert THREE.run(subset) == [(1, 2, 2), (0, 1, 1), (0, 2, 2)]

@@ -8,31 +8,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from arrays import FLOATS, check_same
-from compressed_grids import (
+from compressed_models import (
+    BLOCK,
+    COMPRESSORS,
     SMALL,
+    CompressedGrid,
+    TopkModel,
+    cases,
     compressed,
-    every_grid,
-    few_grids,
     gradients,
+    model_of,
+    parts_of,
     shards_of,
-    two_hosts,
 )
-from compressed_models import BLOCK, COMPRESSORS, TopkModel, model_of, parts_of
 from faults import Seen, check_death, repeat_until_error
-from grids import Grid
+from grids import TWO, TWO_HOSTS
 
 import lightcc as hvd
 from lightcc import _world
 
 if TYPE_CHECKING:
     from arrays import Array
-    from compressed_grids import Blocks
+    from compressed_models import Blocks
 
 pytestmark = pytest.mark.multiproc
 
 COUNT = 5003
 FLOAT32 = np.dtype("float32")
-each = pytest.mark.parametrize("kind", COMPRESSORS)
 
 
 def all_gradients(step: int, count: int = COUNT) -> list[Array]:
@@ -44,7 +46,7 @@ def check_against_the_model(blocks: Blocks, kind: str) -> list[str]:
     digests = []
     for dtype in FLOATS:
         model = model_of(kind, blocks, COUNT, dtype)
-        for step in range(4):
+        for step in range(3):
             inputs = [gradients(step, rank, dtype, COUNT) for rank in range(hvd.size())]
             result = hvd.allreduce(
                 inputs[hvd.rank()], name=dtype.name, op=hvd.Sum, compression=COMPRESSORS[kind]
@@ -54,12 +56,16 @@ def check_against_the_model(blocks: Blocks, kind: str) -> list[str]:
     return digests
 
 
-@every_grid
-@each
-def test_results_and_residuals_are_those_of_the_algorithm(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
-) -> None:
-    results = grid.run(check_against_the_model, blocks, kind, env={**env, **SMALL})
+@cases(
+    "at kind",
+    ("two_hosts", "top-k"),
+    ("two_by_two", "int8"),
+    ("three_hosts", "top-k"),
+    ("three_hosts", "int4"),
+    ("uneven_hosts", "int8"),
+)
+def test_results_and_residuals_are_those_of_the_algorithm(at: CompressedGrid, kind: str) -> None:
+    results = at.run(check_against_the_model, at.blocks, kind)
     assert all(result == results[0] for result in results)
 
 
@@ -78,7 +84,7 @@ def nothing_is_lost(kind: str) -> list[str]:
     digests = []
     sent = np.zeros(COUNT)
     put_in = np.zeros(COUNT)
-    for step in range(12):
+    for step in range(6):
         # Multiples of 1/64 below 8: sums are exact in float32, and so is what float16 leaves.
         inputs = [np.round(gradient * 64) / 64 for gradient in all_gradients(step)]
         result = hvd.allreduce(
@@ -98,13 +104,17 @@ def nothing_is_lost(kind: str) -> list[str]:
     return digests
 
 
-@every_grid
-@pytest.mark.parametrize("kind", INEXACT)
+@cases(
+    "at kind",
+    ("three_hosts", "top-k, about"),
+    ("two_hosts", "top-k, fp16"),
+    ("three_hosts", "int8"),
+    ("two_by_two", "int4"),
+)
 def test_what_was_sent_and_what_was_kept_back_are_what_was_put_in(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
+    at: CompressedGrid, kind: str
 ) -> None:
-    del blocks
-    results = grid.run(nothing_is_lost, kind, env={**env, **SMALL})
+    results = at.run(nothing_is_lost, kind)
     assert all(result == results[0] for result in results)
 
 
@@ -125,13 +135,9 @@ def a_ratio_of_one_is_dense() -> None:
             np.testing.assert_array_equal(dense, sent)
 
 
-@every_grid
-def test_a_ratio_of_one_has_the_bits_of_a_dense_allreduce(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    if len(blocks[0]) > 1:
-        env = {**env, "LIGHT_2D_ALLREDUCE": "1"}
-    grid.run(a_ratio_of_one_is_dense, env={**env, **SMALL})
+@cases("at", "two_hosts", "three_hosts")
+def test_a_ratio_of_one_has_the_bits_of_a_dense_allreduce(at: CompressedGrid) -> None:
+    at.run(a_ratio_of_one_is_dense)
 
 
 def factors_and_averages(blocks: Blocks) -> None:
@@ -151,22 +157,19 @@ def factors_and_averages(blocks: Blocks) -> None:
             check_same(result, model.step(inputs) * np.float32(factor), (i, step))
 
 
-@few_grids
-def test_factors_and_averages_are_those_of_a_dense_allreduce(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    grid.run(factors_and_averages, blocks, env={**env, **SMALL})
+@cases("at", "two_hosts")
+def test_factors_and_averages_are_those_of_a_dense_allreduce(at: CompressedGrid) -> None:
+    at.run(factors_and_averages, at.blocks)
 
 
 # -- What is compressed, and what is not ----------------------------------------------------------
 
 
 def only_what_is_eligible_is_compressed(kind: str) -> None:
-    hvd.init()
     way = COMPRESSORS[kind]
     large, small = np.ones(2048, "float32"), np.ones(1000, "float32")
-    assert compressed(lambda: hvd.allreduce(large, name="object", compression=way))
-    assert compressed(lambda: hvd.allreduce(large, name="class", compression=type(way)))
+    assert compressed(lambda: hvd.allreduce(large, name=f"{kind} object", compression=way))
+    assert compressed(lambda: hvd.allreduce(large, name=f"{kind} class", compression=type(way)))
     assert not compressed(lambda: hvd.allreduce(large, name="dense"))
     assert not compressed(lambda: hvd.allreduce(small, name="small", compression=way))
     integers = np.arange(4096)
@@ -179,17 +182,18 @@ def only_what_is_eligible_is_compressed(kind: str) -> None:
     with pytest.raises(ValueError, match=f"reducescatter cannot be {kind} compressed"):
         hvd.reducescatter(large, name="shares", compression=way)
     pair = [large, large]
-    assert compressed(lambda: hvd.grouped_allreduce(pair, name="pair", compression=way))
+    assert compressed(lambda: hvd.grouped_allreduce(pair, name=f"{kind} pair", compression=way))
 
 
-@two_hosts
-@pytest.mark.parametrize("kind", ["top-k", "int8"])
-def test_only_large_floating_point_sums_with_a_name_are_compressed(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
-) -> None:
-    del blocks
-    env = {**env, "LIGHT_TOPK_THRESHOLD": "8192"}
-    grid.run(only_what_is_eligible_is_compressed, kind, env=env)
+def check_what_is_eligible() -> None:
+    hvd.init()
+    for kind in ("top-k", "int8"):
+        only_what_is_eligible_is_compressed(kind)
+
+
+@cases("at", "two_hosts")
+def test_only_large_floating_point_sums_with_a_name_are_compressed(at: CompressedGrid) -> None:
+    at.run(check_what_is_eligible, LIGHT_TOPK_THRESHOLD="8192")
 
 
 def the_environment_asks_for_it(blocks: Blocks, kind: str) -> None:
@@ -204,20 +208,16 @@ def the_environment_asks_for_it(blocks: Blocks, kind: str) -> None:
     assert not compressed(lambda: hvd.allreduce(x[0], name="max", op=hvd.Max))
 
 
-@two_hosts
-@pytest.mark.parametrize(
-    ("kind", "asks"),
-    [
-        ("top-k", {"LIGHT_TOPK_RATIO": "0.1"}),
-        ("int8", {"LIGHT_QUANTIZE_ALLREDUCE": "int8"}),
-        ("int4", {"LIGHT_QUANTIZE_ALLREDUCE": "int4"}),
-    ],
+@cases(
+    "at kind asks",
+    ("two_hosts", "top-k", {"LIGHT_TOPK_RATIO": "0.1"}),
+    ("two_hosts", "int4", {"LIGHT_QUANTIZE_ALLREDUCE": "int4"}),
 )
 def test_a_variable_compresses_what_has_a_name_and_quantisation_counts_before_topk(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str, asks: dict[str, str]
+    at: CompressedGrid, kind: str, asks: dict[str, str]
 ) -> None:
     asks = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "16K", **asks}
-    grid.run(the_environment_asks_for_it, blocks, kind, env={**env, **asks})
+    at.run(the_environment_asks_for_it, at.blocks, kind, **asks)
 
 
 def nothing_is_compressed() -> None:
@@ -231,7 +231,7 @@ def nothing_is_compressed() -> None:
 
 
 def test_ranks_of_one_host_send_each_other_everything() -> None:
-    Grid(2).run(nothing_is_compressed, env=SMALL)
+    TWO.run(nothing_is_compressed, env=SMALL)
 
 
 def disagreement_is_an_error() -> None:
@@ -250,12 +250,9 @@ def disagreement_is_an_error() -> None:
     hvd.allreduce(x, name="x", compression=c.int8)
 
 
-@two_hosts
-def test_ranks_that_compress_differently_are_told(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    del blocks
-    grid.run(disagreement_is_an_error, env={**env, **SMALL})
+@cases("at", "two_hosts")
+def test_ranks_that_compress_differently_are_told(at: CompressedGrid) -> None:
+    at.run(disagreement_is_an_error)
 
 
 @pytest.mark.parametrize(
@@ -291,13 +288,11 @@ def an_overflow_costs_one_step(blocks: Blocks, bad: float, kind: str) -> None:
             check_same(result, model.step(inputs), step)
 
 
-@every_grid
-@pytest.mark.parametrize("bad", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["top-k", "int4"])
+@cases("at bad kind", ("two_hosts", np.nan, "top-k"), ("three_hosts", -np.inf, "int4"))
 def test_a_step_that_overflows_on_one_rank_is_void_on_all_and_nothing_else(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bad: float, kind: str
+    at: CompressedGrid, bad: float, kind: str
 ) -> None:
-    grid.run(an_overflow_costs_one_step, blocks, bad, kind, env={**env, **SMALL})
+    at.run(an_overflow_costs_one_step, at.blocks, bad, kind)
 
 
 def zeros_stay_zeros() -> None:
@@ -309,10 +304,9 @@ def zeros_stay_zeros() -> None:
         assert not result.any()
 
 
-@every_grid
-def test_blocks_of_zeros_send_zeros(grid: Grid, env: dict[str, str], blocks: Blocks) -> None:
-    del blocks
-    grid.run(zeros_stay_zeros, env={**env, **SMALL})
+@cases("at", "three_hosts")
+def test_blocks_of_zeros_send_zeros(at: CompressedGrid) -> None:
+    at.run(zeros_stay_zeros)
 
 
 # -- Many tensors, many steps ---------------------------------------------------------------------
@@ -331,7 +325,7 @@ def many_tensors(kind: str, order: list[int], grouped: bool) -> list[str]:
     hvd.init()
     sizes = [200_000, 1, 17, 70_001, 4096, 65_536, 131_073, 3]
     digests = {}
-    for step in range(3):
+    for step in range(2):
         tensors = {i: gradients(step, 10 * i + hvd.rank(), FLOAT32, sizes[i]) for i in order}
         others = [tensors[0].copy(), tensors[3].copy()]  # The results are written in place.
         handle = _world.current().allreduce_each(
@@ -353,14 +347,9 @@ def many_tensors(kind: str, order: list[int], grouped: bool) -> list[str]:
     return [digests[key] for key in sorted(digests)]
 
 
-@few_grids
-@pytest.mark.parametrize("kind", ["top-k, about", "int4"])
-def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
-) -> None:
-    del blocks
-    ways = [
-        ({}, [0, 1, 2, 3, 4, 5, 6, 7], False),
+@cases("at kind", ("two_hosts", "top-k, about"), ("two_by_two", "int4"))
+def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(at: CompressedGrid, kind: str) -> None:
+    ways: list[tuple[dict[str, str], list[int], bool]] = [
         ({"LIGHT_FUSION_STRATEGY": "none"}, [7, 6, 5, 4, 3, 2, 1, 0], False),
         (
             {"LIGHT_FUSION_THRESHOLD": "100K", "LIGHT_NUM_STREAMS": "2"},
@@ -370,8 +359,8 @@ def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(
     ]
     digests = [
         digest
-        for extra, order, grouped in ways
-        for digest in grid.run(many_tensors, kind, order, grouped, env={**env, **SMALL, **extra})
+        for env, order, grouped in ways
+        for digest in at.run(many_tensors, kind, order, grouped, **env)
     ]
     assert all(digest == digests[0] for digest in digests)
 
@@ -399,12 +388,9 @@ def bytes_of_topk_are_few() -> None:
     assert spent["network_bytes_sent"] < 1.1 * spent["compressed_sent_bytes"] + 20_000
 
 
-@two_hosts
-def test_few_bytes_of_topk_go_over_the_network(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    del blocks
-    grid.run(bytes_of_topk_are_few, env=env)
+@cases("at", "two_hosts")
+def test_few_bytes_of_topk_go_over_the_network(at: CompressedGrid) -> None:
+    at.run(bytes_of_topk_are_few)
 
 
 def bytes_of_codes(count: int, bits: int) -> int:
@@ -442,12 +428,9 @@ def bytes_are_those_of_the_formula(blocks: Blocks, count: int, kind: str) -> Non
     assert 0 <= spent["network_bytes_sent"] - spent["compressed_sent_bytes"] < 20_000
 
 
-@every_grid
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_bytes_over_the_network_are_those_of_the_formula(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
-) -> None:
-    grid.run(bytes_are_those_of_the_formula, blocks, 300_001, kind, env=env)
+@cases("at kind", ("two_hosts", "int8"), ("three_hosts", "int4"))
+def test_bytes_over_the_network_are_those_of_the_formula(at: CompressedGrid, kind: str) -> None:
+    at.run(bytes_are_those_of_the_formula, at.blocks, 300_001, kind)
 
 
 def other_shapes_begin_anew() -> None:
@@ -462,12 +445,9 @@ def other_shapes_begin_anew() -> None:
             check_same(result, model.step(inputs), (count, step))
 
 
-@two_hosts
-def test_a_name_with_another_shape_begins_anew(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    del blocks
-    grid.run(other_shapes_begin_anew, env={**env, **SMALL})
+@cases("at", "two_hosts")
+def test_a_name_with_another_shape_begins_anew(at: CompressedGrid) -> None:
+    at.run(other_shapes_begin_anew)
 
 
 def warm_up(blocks: Blocks) -> None:
@@ -482,11 +462,9 @@ def warm_up(blocks: Blocks) -> None:
         check_same(result, model.step(inputs, share), step)
 
 
-@two_hosts
-def test_the_share_falls_from_a_quarter_during_warm_up(
-    grid: Grid, env: dict[str, str], blocks: Blocks
-) -> None:
-    grid.run(warm_up, blocks, env={**env, **SMALL})
+@cases("at", "two_hosts")
+def test_the_share_falls_from_a_quarter_during_warm_up(at: CompressedGrid) -> None:
+    at.run(warm_up, at.blocks)
 
 
 def a_rank_that_joined_keeps_its_shard_going(blocks: Blocks, kind: str) -> None:
@@ -506,12 +484,9 @@ def a_rank_that_joined_keeps_its_shard_going(blocks: Blocks, kind: str) -> None:
     hvd.join()
 
 
-@few_grids
-@pytest.mark.parametrize("kind", ["top-k", "int8"])
-def test_a_rank_that_joined_keeps_its_shard_going(
-    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
-) -> None:
-    grid.run(a_rank_that_joined_keeps_its_shard_going, blocks, kind, env={**env, **SMALL})
+@cases("at kind", ("two_hosts", "top-k"), ("two_by_two", "int8"))
+def test_a_rank_that_joined_keeps_its_shard_going(at: CompressedGrid, kind: str) -> None:
+    at.run(a_rank_that_joined_keeps_its_shard_going, at.blocks, kind)
 
 
 def sets_have_their_own() -> None:
@@ -530,18 +505,10 @@ def sets_have_their_own() -> None:
 
 
 def test_process_sets_keep_back_what_is_theirs() -> None:
-    Grid(4, [0, 0, 1, 1]).run(sets_have_their_own, env=SMALL)
+    TWO_HOSTS.run(sets_have_their_own, env=SMALL)
 
 
 # -- Failures -------------------------------------------------------------------------------------
-
-
-def topk_until_error() -> Seen:
-    return compress_until_error("top-k")
-
-
-def int8_until_error() -> Seen:
-    return compress_until_error("int8")
 
 
 def compress_until_error(kind: str) -> Seen:
@@ -556,13 +523,8 @@ def compress_until_error(kind: str) -> Seen:
     return repeat_until_error(step)
 
 
-@pytest.mark.parametrize(
-    ("work", "victim"),
-    [*((topk_until_error, victim) for victim in range(4)), (int8_until_error, 3)],
-)
-@few_grids
+@cases("at victim kind", ("two_hosts", 0, "top-k"), ("two_by_two", 3, "int8"))
 def test_death_during_a_compressed_allreduce_reaches_every_rank(
-    grid: Grid, env: dict[str, str], blocks: Blocks, work: Any, victim: int
+    at: CompressedGrid, victim: int, kind: str
 ) -> None:
-    del blocks
-    check_death(grid, victim, work, **env)
+    check_death(at.grid, victim, compress_until_error, kind, **at.env)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from arrays import DTYPES, SHAPES, check_same, pattern
-from grids import every_grid, several_ranks
+from grids import TWO, every_grid, several_ranks
 
 import lightcc as hvd
 from lightcc.testing import RankFailedError
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.multiproc
 
+FLOAT32 = np.dtype("float32")
 TAILS: list[tuple[int, ...]] = [(), (3,), (2, 0), (5, 7)]
+#: All dtypes of one shape, and all shapes of one dtype: the C++ tests have every pair.
+DTYPES_AND_TAILS = [(dtype, (3,)) for dtype in DTYPES] + [(FLOAT32, tail) for tail in TAILS]
+DTYPES_AND_SHAPES = [(dtype, (17,)) for dtype in DTYPES] + [
+    (FLOAT32, shape) for shape in [*SHAPES, (100_003,)]
+]
 
 
-def gather_everything() -> None:
-    hvd.init()
+def allgather_concatenates_in_rank_order() -> None:
     ranks = range(hvd.size())
     started = []
-    for dtype, tail, rows in itertools.product(DTYPES, TAILS, ("same", "none", "different")):
+    for (dtype, tail), rows in itertools.product(DTYPES_AND_TAILS, ("same", "none", "different")):
         counts = {
             "same": [4 for _ in ranks],
             "none": [3 if r == hvd.size() - 1 else 0 for r in ranks],
@@ -37,23 +42,16 @@ def gather_everything() -> None:
         started.append((handle, np.concatenate(inputs), (str(dtype), tail, rows)))
     for handle, expected, what in started:
         check_same(hvd.synchronize(handle), expected, what)
-    big = [pattern(np.dtype("float32"), (60_000 + r, 3), r) for r in ranks]
+    big = [pattern(FLOAT32, (60_000 + r, 3), r) for r in ranks]
     check_same(hvd.allgather(big[hvd.rank()]), np.concatenate(big), "big")
     results = hvd.grouped_allgather([np.full(hvd.rank(), 7), np.full((2, 2), hvd.rank())])
     check_same(results[0], np.full(sum(ranks), 7))
     check_same(results[1], np.repeat(np.arange(hvd.size()), 4).reshape(-1, 2))
 
 
-@every_grid
-def test_allgather_concatenates_in_rank_order(grid: Grid) -> None:
-    grid.run(gather_everything)
-
-
-def broadcast_everything() -> None:
-    hvd.init()
+def broadcast_brings_the_roots_contents() -> None:
     started = []
-    shapes = [*SHAPES, (100_003,)]
-    for dtype, shape, root in itertools.product(DTYPES, shapes, range(hvd.size())):
+    for (dtype, shape), root in itertools.product(DTYPES_AND_SHAPES, range(hvd.size())):
         x, y = pattern(dtype, shape, hvd.rank()), pattern(dtype, shape, hvd.rank())
         expected = pattern(dtype, shape, root)
         what = (str(dtype), shape, root)
@@ -65,21 +63,15 @@ def broadcast_everything() -> None:
         check_same(y, expected, what)
 
 
-@every_grid
-def test_broadcast_brings_the_roots_contents(grid: Grid) -> None:
-    grid.run(broadcast_everything)
-
-
 def blocks(sender: int, receiver: int, kind: str) -> int:
     """How many rows `sender` has for `receiver`."""
     return {"even": 2, "uneven": sender + 2 * receiver, "to_first": 5 * (receiver == 0)}[kind]
 
 
-def alltoall_everything() -> None:
-    hvd.init()
+def alltoall_exchanges_blocks() -> None:
     n, me = hvd.size(), hvd.rank()
     started = []
-    for dtype, tail, kind in itertools.product(DTYPES, TAILS, ("even", "uneven", "to_first")):
+    for (dtype, tail), kind in itertools.product(DTYPES_AND_TAILS, ("even", "uneven", "to_first")):
         rows = {(s, r): blocks(s, r, kind) for s in range(n) for r in range(n)}
         inputs = [
             [pattern(dtype, (rows[s, r], *tail), s * 10 + r) for r in range(n)] for s in range(n)
@@ -100,47 +92,52 @@ def alltoall_everything() -> None:
     check_same(output, np.full(n, me))
 
 
+def objects_reach_all_ranks() -> None:
+    n, me = hvd.size(), hvd.rank()
+    assert hvd.allgather_object({"rank": me}) == [{"rank": r} for r in range(n)]
+    assert hvd.allgather_object("x" * 1000 * me, name="n") == ["x" * 1000 * r for r in range(n)]
+    for root in range(n):
+        obj = {"root": root, "data": list(range(5000))}
+        got = hvd.broadcast_object(obj if me == root else None, root)
+        assert got == obj
+        assert (got is obj) == (me == root)
+        assert hvd.broadcast_object(me, root, name="named") == root
+
+
+EXCHANGES = [
+    allgather_concatenates_in_rank_order,
+    broadcast_brings_the_roots_contents,
+    alltoall_exchanges_blocks,
+    objects_reach_all_ranks,
+]
+
+
 @every_grid
-def test_alltoall_exchanges_blocks(grid: Grid) -> None:
-    grid.run(alltoall_everything)
+def test_exchanges_bring_the_right_contents(grid: Grid) -> None:
+    grid.run_all(EXCHANGES)
 
 
-def wrong_even_split() -> None:
-    hvd.init()
+def alltoall_refuses_splits_that_do_not_fit() -> None:
     text = "splits not provided, but first dimension of tensor is not an even multiple of the"
     with pytest.raises(ValueError, match=f"^{text}"):
         hvd.alltoall(np.zeros(hvd.size() + 1))
     with pytest.raises(ValueError, match=r"^Number of entries in splits does not equal number of"):
         hvd.alltoall(np.zeros(4), splits=[1] * (hvd.size() + 1))
-    hvd.barrier()
 
 
-@several_ranks
-def test_alltoall_refuses_splits_that_do_not_fit(grid: Grid) -> None:
-    grid.run(wrong_even_split)
-
-
-def pass_around() -> None:
-    hvd.init()
+def send_and_recv_pass_arrays_around_a_ring() -> None:
     n, me = hvd.size(), hvd.rank()
     after, before = (me + 1) % n, (me - 1) % n
-    for dtype, shape in itertools.product(DTYPES, [*SHAPES, (100_003,)]):
+    for dtype, shape in DTYPES_AND_SHAPES:
         received = pattern(dtype, shape, 50)
         sent = hvd.send_async(pattern(dtype, shape, me), after)
         result = hvd.recv(received, before)
         assert result is received
         check_same(received, pattern(dtype, shape, before), (str(dtype), shape))
         assert hvd.synchronize(sent) is None
-    hvd.barrier()
 
 
-@several_ranks
-def test_send_and_recv_pass_arrays_around_a_ring(grid: Grid) -> None:
-    grid.run(pass_around)
-
-
-def both_ways_by_name() -> None:
-    hvd.init()
+def send_and_recv_match_by_name_and_direction() -> None:
     if hvd.rank() < 2:
         other = 1 - hvd.rank()
         x, y = np.full(5, hvd.rank()), np.full(7, -1)
@@ -154,66 +151,40 @@ def both_ways_by_name() -> None:
         hvd.synchronize(sent)
         hvd.synchronize(received)
         check_same(y, np.array([other] * 5 + [-1] * 2))
-    hvd.barrier()
 
 
-@several_ranks
-def test_send_and_recv_match_by_name_and_direction(grid: Grid) -> None:
-    grid.run(both_ways_by_name)
-
-
-def refused_peers() -> None:
-    hvd.init()
+def peer_must_be_another_rank() -> None:
     for peer in (hvd.rank(), -1, hvd.size()):
         with pytest.raises(ValueError, match=f"{peer}"):
             hvd.send(np.zeros(1), peer)
         with pytest.raises(ValueError, match=f"{peer}"):
             hvd.recv(np.zeros(1), peer)
-    hvd.barrier()
 
 
-@several_ranks
-def test_peer_must_be_another_rank(grid: Grid) -> None:
-    grid.run(refused_peers)
-
-
-def objects() -> None:
-    hvd.init()
-    n, me = hvd.size(), hvd.rank()
-    assert hvd.allgather_object({"rank": me}) == [{"rank": r} for r in range(n)]
-    assert hvd.allgather_object("x" * 1000 * me, name="n") == ["x" * 1000 * r for r in range(n)]
-    for root in range(n):
-        obj = {"root": root, "data": list(range(5000))}
-        got = hvd.broadcast_object(obj if me == root else None, root)
-        assert got == obj
-        assert (got is obj) == (me == root)
-        assert hvd.broadcast_object(me, root, name="named") == root
-
-
-@every_grid
-def test_objects_reach_all_ranks(grid: Grid) -> None:
-    grid.run(objects)
-
-
-def barrier_holds_back() -> tuple[float, float]:
-    hvd.init()
+def nobody_leaves_a_barrier_before_all_have_entered() -> None:
     hvd.barrier()
     pending = hvd.allreduce_async(np.ones(3), op=hvd.Sum)
     if hvd.rank() == 0:
-        time.sleep(0.3)
+        time.sleep(0.1)
     entered = time.monotonic()
     hvd.barrier()
     left = time.monotonic()
     check_same(hvd.synchronize(pending), np.full(3, float(hvd.size())))
-    return entered, left
+    # CLOCK_MONOTONIC is one clock for all processes of a machine.
+    assert left >= max(hvd.allgather_object(entered))
 
 
 @several_ranks
-def test_nobody_leaves_a_barrier_before_all_have_entered(grid: Grid) -> None:
-    # CLOCK_MONOTONIC is one clock for all processes of a machine.
-    times = grid.run(barrier_holds_back)
-    last_entered = max(entered for entered, _ in times)
-    assert all(left >= last_entered for _, left in times)
+def test_ranks_send_receive_and_wait_for_one_another(grid: Grid) -> None:
+    grid.run_all(
+        [
+            alltoall_refuses_splits_that_do_not_fit,
+            send_and_recv_pass_arrays_around_a_ring,
+            send_and_recv_match_by_name_and_direction,
+            peer_must_be_another_rank,
+            nobody_leaves_a_barrier_before_all_have_entered,
+        ]
+    )
 
 
 def wrong_on_purpose() -> None:
@@ -222,7 +193,5 @@ def wrong_on_purpose() -> None:
 
 
 def test_a_wrong_result_fails_these_tests() -> None:
-    from grids import TWO
-
     with pytest.raises(RankFailedError, match="wrong"):
         TWO.run(wrong_on_purpose)

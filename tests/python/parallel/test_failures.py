@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from faults import (
     DEATH_S,
-    THREE,
-    TWO_HOSTS,
     Seen,
     after_error,
     check_death,
@@ -23,7 +21,7 @@ from faults import (
     rest_then_reduce,
     wait_for_file,
 )
-from grids import Grid
+from grids import THREE, TWO_HOSTS, Grid
 
 import lightcc as hvd
 from lightcc.testing import mark, spawn_ranks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from faults import TWO, TWO_HOSTS
+from grids import TWO, TWO_HOSTS
 
 import lightcc as hvd
 

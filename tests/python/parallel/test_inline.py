@@ -39,7 +39,7 @@ def compare_both_ways() -> None:
                     assert result.tobytes() == run[0].tobytes(), name
 
 
-@pytest.mark.parametrize("grid", [TWO_HOSTS, UNEVEN_HOSTS, SIX], ids=str)
+@pytest.mark.parametrize("grid", [UNEVEN_HOSTS, SIX], ids=str)
 def test_the_bits_are_those_of_a_group(grid: Grid) -> None:
     grid.run(compare_both_ways)
 
@@ -66,7 +66,6 @@ def what_is_run(limit: int) -> None:
     ("grid", "limit"),
     [
         (THREE, 0),  # On one host.
-        (UNEVEN_HOSTS, 4096),
         (TWO_HOSTS, 4096),
     ],
     ids=str,
@@ -79,7 +78,7 @@ def ranks_that_are_busy_or_gone() -> None:
     hvd.init()
     evens = hvd.add_process_set(list(range(0, hvd.size(), 2)))
     one = np.ones(2, np.float32)
-    for step in range(20):
+    for step in range(10):
         # One rank in turn asks for two things at once, so that its input does not go with it.
         handle = None
         if step % hvd.size() == hvd.rank():

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.multiproc
 
 #: Beside the global set: every rank is in five or six of the eight.
 MEMBERS = ([0, 1], [1, 2], [2, 3], [0, 3], [0, 1, 2], [1, 2, 3], [0, 2])
-OPERATIONS_PER_SET = 1250
+OPERATIONS_PER_SET = 300
 #: Mostly small; some of several chunks, so that lanes stay busy for a while.
 COUNTS = (1, 7, 64, 1000, 333, 5, 20_000, 17, 128, 70_000)
 
@@ -68,31 +68,21 @@ def eight_sets_in_random_order(seed: int) -> int:
     return sum(operation.process_set.rank() == 0 for operation in operations)
 
 
-# Quick tests have one lane in shared memory, and several over TCP, where operations can overtake.
-@pytest.mark.parametrize(
-    ("grid", "lanes"),
-    [
-        (FOUR, "1"),
-        (TWO_HOSTS, "3"),
-        pytest.param(FOUR, "3", marks=pytest.mark.slow),
-        pytest.param(TWO_HOSTS, "1", marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_ten_thousand_operations_of_overlapping_sets_are_right(grid: Grid, lanes: str) -> None:
+# Over TCP operations can overtake each other.
+@pytest.mark.parametrize(("grid", "lanes"), [(FOUR, "1"), (TWO_HOSTS, "3")], ids=str)
+def test_operations_of_overlapping_sets_are_right_in_any_order(grid: Grid, lanes: str) -> None:
     counted = grid.run(eight_sets_in_random_order, 2024, env={"LIGHT_NUM_STREAMS": lanes})
-    assert sum(counted) == (len(MEMBERS) + 1) * OPERATIONS_PER_SET == 10_000
+    assert sum(counted) == (len(MEMBERS) + 1) * OPERATIONS_PER_SET
 
 
 def init_only() -> None:
     hvd.init()
 
 
-@pytest.mark.parametrize("hosts", [None, [0, 1]], ids=["one_host", "two_hosts"])
-def test_ranks_that_would_have_different_lanes_are_refused(hosts: list[int] | None) -> None:
+def test_ranks_that_would_have_different_lanes_are_refused() -> None:
     variable = "LIGHT_NUM_STREAMS"
     env = [{variable: value} for value in ("3", "1")]
-    with RankProcesses(init_only, 2, env=env, hosts=hosts) as processes:
+    with RankProcesses(init_only, 2, env=env) as processes:
         results = processes.wait(40)
     for result in results:
         assert variable in result.describe(), result.describe()

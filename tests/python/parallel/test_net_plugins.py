@@ -15,15 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import (
-    TWO_HOSTS,
-    check_death,
-    check_survivors,
-    others,
-    processes,
-    reduce_until_error,
-)
-from grids import Grid
+from faults import check_death, check_survivors, others, processes, reduce_until_error
+from grids import TWO_APART, TWO_HOSTS, Grid
 
 import lightcc as hvd
 from lightcc.testing import spawn_ranks
@@ -37,7 +30,6 @@ REFERENCE = (
 needs_reference = pytest.mark.skipif(
     not REFERENCE.exists(), reason=f"{REFERENCE.name} is not built"
 )
-TWO_APART = Grid(2, [0, 1])
 THREE_APART = Grid(3, [0, 1, 2])
 PEER_TIMEOUT_S = 2.0
 

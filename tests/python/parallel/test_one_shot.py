@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from grids import FOUR, THREE, TWO, TWO_HOSTS, Grid
+from grids import FOUR, THREE, TWO, Grid
 from small_reductions import COUNTS, DTYPES, LARGE, draw, operators
 
 import lightcc as hvd
@@ -50,9 +50,8 @@ def compare_both_ways() -> None:
     assert hvd.stats().control_frames_sent > 0
 
 
-@pytest.mark.parametrize("grid", [TWO, THREE, FOUR], ids=str)
-def test_the_bits_are_those_of_a_group(grid: Grid) -> None:
-    grid.run(compare_both_ways)
+def test_the_bits_are_those_of_a_group() -> None:
+    FOUR.run(compare_both_ways)
 
 
 def what_is_never_combined_so(largest: int) -> None:
@@ -76,7 +75,6 @@ def what_is_never_combined_so(largest: int) -> None:
     [
         (THREE, {}, 4096),
         (TWO, {"LIGHT_FUSION_STRATEGY": "horovod"}, 0),
-        (TWO_HOSTS, {}, 0),
     ],
     ids=str,
 )
@@ -106,4 +104,4 @@ def ranks_that_ask_for_different_things() -> None:
 
 
 def test_ranks_that_differ_agree_on_what_happens() -> None:
-    THREE.run(ranks_that_ask_for_different_things)
+    TWO.run(ranks_that_ask_for_different_things)

@@ -17,6 +17,7 @@ import pytest
 import lightcc as hvd
 from lightcc import timeline
 from lightcc.testing import RankProcesses, mark, spawn_ranks
+from lightcc.timeline import __main__ as tool
 
 pytestmark = pytest.mark.multiproc
 
@@ -254,23 +255,23 @@ def test_files_are_complete_when_a_rank_is_killed(tmp_path: Path) -> None:
     assert not traces[2].error
 
 
-def exit_at_once(path: str) -> None:
-    hvd.init()
-    reduce_once()
-    give_up = time.monotonic() + PATIENCE_S
-    while "shape" not in Path(path).read_text() and time.monotonic() < give_up:
-        time.sleep(0.01)
-    os._exit(0)
+EXIT_AT_ONCE = """
+import os, sys, time
+import numpy as np, lightcc as hvd
+hvd.init()
+hvd.allreduce(np.arange(3.0), name="test_allreduce")
+give_up = time.monotonic() + 30
+while "shape" not in open(sys.argv[1]).read() and time.monotonic() < give_up:
+    time.sleep(0.01)
+os._exit(0)
+"""
 
 
 def test_a_process_that_ends_without_shutdown_leaves_a_complete_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    program = f"from test_timeline import exit_at_once; exit_at_once({str(path)!r})"
-    environment = os.environ | {
-        "HOROVOD_TIMELINE": str(path),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
-    }
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    environment = os.environ | {"HOROVOD_TIMELINE": str(path)}
+    command = [sys.executable, "-c", EXIT_AT_ONCE, str(path)]
+    subprocess.run(command, env=environment, check=True, timeout=60)
     assert "allreduce.test_allreduce" in names_in(events_of(path))
 
 
@@ -291,11 +292,13 @@ def train_with_a_slow_rank(slow: int) -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 2])
-def test_summary_alone_finds_the_slow_rank(tmp_path: Path, slow: int) -> None:
+def test_summary_alone_finds_the_slow_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], slow: int
+) -> None:
     path = tmp_path / "trace.json"
     spawn_ranks(train_with_a_slow_rank, 3, slow, env={"HOROVOD_TIMELINE": str(path)})
-    command = [sys.executable, "-m", "lightcc.timeline", "summary", str(path)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert tool.main(["summary", str(path)]) == 0
+    text = capsys.readouterr().out
     assert f"rank {slow} was late: look there first" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     summary = timeline.summarize(timeline.read(path))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,7 +18,7 @@ from exposition import check_exposition
 import lightcc as hvd
 from lightcc._stats import metrics_http as _metrics_http
 from lightcc._stats.statistics import METRICS
-from lightcc.testing import spawn_ranks
+from lightcc.testing import RankProcesses, spawn_ranks
 from lightcc.top import cli, export, reading, screen
 from lightcc.top.reading import Link, Rank, Reading
 
@@ -356,23 +354,17 @@ def test_wrong_commands_end_with_code_2(argv: list[str]) -> None:
 
 # -- The log --------------------------------------------------------------------------------------
 
-ONE_STEP = """
-import lightcc as hvd, numpy as np
-hvd.init()
-hvd.allreduce(np.ones(2000, np.float32), name="gradient")
-"""
+
+def reduce_once() -> None:
+    hvd.init()
+    hvd.allreduce(np.ones(2000, np.float32), name="gradient")
 
 
 def log_of(level: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "lightcc.runner", "-np", "2", sys.executable, "-c", ONE_STEP],
-        env=os.environ | {"LIGHT_LOG_LEVEL": level, "OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return done.stderr
+    with RankProcesses(reduce_once, 2, env={"LIGHT_LOG_LEVEL": level, **environment}) as ranks:
+        results = ranks.wait(PATIENCE_S)
+    ranks.check(results)
+    return "".join(result.output for result in results)
 
 
 @pytest.mark.multiproc
