@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import lightcc as hvd
 
-QUESTIONS = [
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUESTIONS: list[Callable[[], object]] = [
     hvd.rank,
     hvd.size,
     hvd.local_rank,
@@ -30,11 +34,12 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("ask", QUESTIONS)
-def test_question_before_init_says_what_to_do(ask: object) -> None:
-    assert callable(ask)
-    with pytest.raises(ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
-        ask()
+def test_questions_before_init_say_what_to_do() -> None:
+    for ask in QUESTIONS:
+        with pytest.raises(
+            ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."
+        ):
+            ask()
 
 
 def test_process_alone_is_a_world_of_one() -> None:
@@ -173,49 +178,43 @@ def test_world_left_open_is_shut_down_at_exit() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def in_forked_child(work: str, *, initialized: bool = True) -> str:
-    """Runs Python text in a child forked from a fresh process; returns what it printed."""
-    code = f"""
+IN_A_FORKED_CHILD = """
 import os, lightcc as hvd, numpy as np
-if {initialized}:
-    hvd.init()
-    handle = hvd.allreduce_async(np.zeros(3))
-child = os.fork()
-if child == 0:
-    try:
-        print({work}, flush=True)
-    except BaseException as error:
-        print(type(error).__name__, error, flush=True)
+
+def end_child(child, work):
+    if child != 0:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+    for call in work:
+        try:
+            print(call(), flush=True)
+        except BaseException as error:
+            print(type(error).__name__, error, flush=True)
     raise SystemExit(0)
-assert os.waitpid(child, 0)[1] == 0
-if {initialized}:
-    assert hvd.allreduce(np.ones(2)).tolist() == [1, 1]
-    hvd.synchronize(handle)
+
+end_child(os.fork(), [hvd.init, hvd.size])
+hvd.init()
+handle = hvd.allreduce_async(np.zeros(3))
+x = np.zeros(1)
+calls = [hvd.rank, hvd.init, lambda: hvd.allreduce(x), hvd.barrier, hvd.join]
+end_child(
+    os.fork(), [*calls, lambda: hvd.synchronize(handle), hvd.is_initialized, hvd.shutdown]
+)
+assert hvd.allreduce(np.ones(2)).tolist() == [1, 1]
+hvd.synchronize(handle)
 """
+
+
+def test_a_forked_child_is_told_so_and_one_of_before_init_may_init() -> None:
     # Newer Pythons warn about every fork of a process that has threads.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", IN_A_FORKED_CHILD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    "work",
-    ["hvd.rank()", "hvd.init()", "hvd.allreduce(np.zeros(1))", "hvd.barrier()", "hvd.join()"],
-)
-def test_call_in_a_forked_child_says_so(work: str) -> None:
-    text = in_forked_child(work)
-    assert text.startswith("ShutDownError lightcc was initialized in the process that forked")
-    assert "spawn" in text
-
-
-def test_handle_in_a_forked_child_is_lost() -> None:
-    assert in_forked_child("hvd.synchronize(handle)").startswith("ShutDownError")
-
-
-def test_forked_child_is_not_initialized_and_may_shut_down() -> None:
-    assert in_forked_child("hvd.is_initialized(), hvd.shutdown()") == "False None\n"
-
-
-def test_child_forked_without_a_world_may_init() -> None:
-    assert in_forked_child("hvd.init(), hvd.size()", initialized=False) == "None 1\n"
+    lines = done.stdout.splitlines()
+    assert (lines[:2], lines[-2:]) == (["None", "1"], ["False", "None"])
+    assert len(lines) == 10
+    for line in lines[2:8]:
+        assert line.startswith("ShutDownError")
+    for line in lines[2:7]:
+        assert line.startswith("ShutDownError lightcc was initialized in the process that forked")
+        assert "spawn" in line
