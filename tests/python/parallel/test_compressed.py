@@ -295,20 +295,6 @@ def test_a_step_that_overflows_on_one_rank_is_void_on_all_and_nothing_else(
     at.run(an_overflow_costs_one_step, at.blocks, bad, kind)
 
 
-def zeros_stay_zeros() -> None:
-    hvd.init()
-    x = np.zeros(COUNT, "f4")
-    x[: COUNT // 2] = 1e-42  # Too small for a scale: kept back.
-    for _ in range(2):
-        result = hvd.allreduce(x, name="x", op=hvd.Sum, compression=hvd.Compression.int8)
-        assert not result.any()
-
-
-@cases("at", "three_hosts")
-def test_blocks_of_zeros_send_zeros(at: CompressedGrid) -> None:
-    at.run(zeros_stay_zeros)
-
-
 # -- Many tensors, many steps ---------------------------------------------------------------------
 
 
@@ -431,23 +417,6 @@ def bytes_are_those_of_the_formula(blocks: Blocks, count: int, kind: str) -> Non
 @cases("at kind", ("two_hosts", "int8"), ("three_hosts", "int4"))
 def test_bytes_over_the_network_are_those_of_the_formula(at: CompressedGrid, kind: str) -> None:
     at.run(bytes_are_those_of_the_formula, at.blocks, 300_001, kind)
-
-
-def other_shapes_begin_anew() -> None:
-    hvd.init()
-    for count in (COUNT, 2 * COUNT, COUNT):
-        model = model_of("top-k", [[0, 1], [2, 3]], count, FLOAT32)
-        for step in range(2):
-            inputs = all_gradients(step, count)
-            result = hvd.allreduce(
-                inputs[hvd.rank()], name="x", op=hvd.Sum, compression=COMPRESSORS["top-k"]
-            )
-            check_same(result, model.step(inputs), (count, step))
-
-
-@cases("at", "two_hosts")
-def test_a_name_with_another_shape_begins_anew(at: CompressedGrid) -> None:
-    at.run(other_shapes_begin_anew)
 
 
 def warm_up(blocks: Blocks) -> None:

@@ -59,9 +59,10 @@ def run(cables: Cables, program: Any, ranks: int, env: list[dict[str, str]] | No
     return spawn_ranks(in_namespace, ranks, program, env=variables, timeout_s=90)
 
 
-def test_hosts_are_found_and_every_collective_is_right() -> None:
+@pytest.mark.parametrize("env", [{}, {"LIGHT_NET": "harp"}], ids=["tcp", "harp"])
+def test_hosts_are_found_and_every_collective_is_right(env: dict[str, str]) -> None:
     with two_hosts() as cables:
-        assert run(cables, every_collective, 4) == [
+        assert run(cables, every_collective, 4, [env] * 4) == [
             (0, 2, 0, 2, True),
             (1, 2, 0, 2, True),
             (0, 2, 1, 2, True),
@@ -87,26 +88,13 @@ def traffic() -> tuple[int, ...]:
     return tuple(after[name] - before[name] for name in ("eth0", "eth1"))
 
 
-@pytest.mark.parametrize(
-    ("iface", "used"), [("", 0), ("eth0", 0), ("eth1", 1)], ids=["route", "eth0", "eth1"]
-)
+@pytest.mark.parametrize(("iface", "used"), [("", 0), ("eth1", 1)], ids=["route", "eth1"])
 def test_named_interface_carries_the_data(iface: str, used: int) -> None:
     env = [{"LIGHT_IFACE": iface}] * 2
     with two_hosts(cables=2) as cables:
         for counts in run(cables, traffic, 2, env):
             assert counts[used] > 4_000_000, counts
             assert counts[1 - used] < 100_000, counts
-
-
-def test_harp_carries_every_collective_between_hosts() -> None:
-    with two_hosts() as cables:
-        standings = run(cables, every_collective, 4, [{"LIGHT_NET": "harp"}] * 4)
-        assert [standing[:3] for standing in standings] == [
-            (0, 2, 0),
-            (1, 2, 0),
-            (0, 2, 1),
-            (1, 2, 1),
-        ]
 
 
 @pytest.mark.parametrize(("iface", "used"), [("", 0), ("eth1", 1)], ids=["route", "eth1"])
@@ -192,8 +180,7 @@ def check_cut(results: list[Any], ranks: int, cut: float) -> None:
             check_survivors([result], seen.kind, seen.rank, cut, 2.5 * PEER_TIMEOUT_S)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("elements", [1000, 2_000_000], ids=str)
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 1000), (4, 2_000_000)])
 def test_cut_cable_is_a_timeout_on_both_sides(ranks: int, elements: int) -> None:
     with two_hosts() as cables:
         variables = cables.environment(ranks, [{"LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S)}] * ranks)
