@@ -13,6 +13,7 @@ has such a torch (`warm_cuda_torch`, conftest.py). They call `cuda_torch()` for 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.metadata
 import importlib.util
 import os
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 #: The fake GPU takes its time, so that what nobody waits for is seen.
-ENVIRONMENT = {"LIGHTCC_FAKE_CUDA": "unified=1,delay_us=2000"}
+ENVIRONMENT = {"LIGHTCC_FAKE_CUDA": "unified=1,delay_us=500"}
 
 _CPU, _CUDA = 1, 2
 
@@ -43,13 +44,14 @@ def build_guard() -> str:
     """Returns where the library is; compiles it, in some seconds, where no test has done so."""
     torch, source = _torch_folder(), Path(__file__).parent / "cuda_guard.cpp"
     library = FAKE_CUDA.parent / f"libcuda_guard-torch-{importlib.metadata.version('torch')}.so"
-    if library.exists() and library.stat().st_mtime > source.stat().st_mtime:
-        return str(library)
-    made = library.with_suffix(f".{os.getpid()}")  # Another pytest may build it as well.
+    made = library.with_suffix(".partial")
     command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O0", "-shared", "-fPIC"]
     command += [f"-I{torch}/include", f"-L{torch}/lib", str(source)]
-    subprocess.run([*command, "-lc10", "-ltorch_cpu", "-ldl", "-o", str(made)], check=True)
-    made.replace(library)
+    with library.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # It takes long: other pytest processes wait for it.
+        if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+            subprocess.run([*command, "-lc10", "-ltorch_cpu", "-ldl", "-o", str(made)], check=True)
+            made.replace(library)
     return str(library)
 
 

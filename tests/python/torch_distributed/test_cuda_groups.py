@@ -73,11 +73,10 @@ def collectives_give_the_hosts_results() -> None:
             work.wait()
         return results
 
-    for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        for turned in (False, True):
-            pairs = zip(run("cuda", turned, dtype), run("cpu", turned, dtype), strict=True)
-            for index, (ours, host) in enumerate(pairs):
-                assert same(ours, host), (dtype, turned, index)
+    for dtype, turned in ((torch.float32, True), (torch.bfloat16, False), (torch.int64, False)):
+        pairs = zip(run("cuda", turned, dtype), run("cpu", turned, dtype), strict=True)
+        for index, (ours, host) in enumerate(pairs):
+            assert same(ours, host), (dtype, turned, index)
     bits = torch.tensor([1 << rank, 4]).to("cuda")
     dist.all_reduce(bits, op=dist.ReduceOp.BOR)
     assert same(bits, torch.tensor([3, 4]))
@@ -133,7 +132,7 @@ def replicas_train_as_on_the_host() -> None:
         layers = [torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)]
         model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-        for step in range(5):
+        for step in range(3):
             torch.manual_seed(100 * step + dist.get_rank())
             x = torch.randn(32, 8).to(device)
             optimizer.zero_grad()
