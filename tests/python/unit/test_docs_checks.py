@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
-
 import check_docs
+import pytest
 
 OTHER = "# Other page\n\n## A `code` heading, twice\n\n## A `code` heading, twice\n"
 

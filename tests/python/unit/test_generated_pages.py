@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import make_pages
 import pytest
+from harp_variables import HARP_VARIABLES
 
 from lightcc.runner.environment import LAUNCHER_VARIABLES
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
-
-import make_pages
-from harp_variables import HARP_VARIABLES
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_page_of_variables_has_a_row_for_each() -> None:

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_gpu as gpu_tool
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import test_gpu as gpu_tool  # noqa: E402
 
 needs_kernel_tests = pytest.mark.skipif(
     not gpu_tool.KERNEL_TESTS.exists(), reason="the tests of kernels are not built"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import horovod_suite as suite
 import pytest
+from suite_results import Result, read_reports
 
-TOOLS = Path(__file__).resolve().parents[3] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import horovod_suite as suite  # noqa: E402
-from suite_results import Result, read_reports  # noqa: E402
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MISSING = "test_b.py::B::test_what_is_missing"
 REPORT = """<testsuites><testsuite>

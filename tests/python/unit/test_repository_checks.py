@@ -7,16 +7,14 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import check_files
+import check_include_arrows
+import check_skips
 import pytest
+from suites import BUDGET_SECONDS, INTERFACES, SUITES, Choice, suite_of
+from tracked_files import tracked_files
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import check_files  # noqa: E402
-import check_include_arrows  # noqa: E402
-import check_skips  # noqa: E402
-from suites import BUDGET_SECONDS, INTERFACES, SUITES, Choice, suite_of  # noqa: E402
-from tracked_files import tracked_files  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
 [ RUN      ] Kernels.runs

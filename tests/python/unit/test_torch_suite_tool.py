@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-TOOLS = Path(__file__).resolve().parents[3] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import torch_suite as suite  # noqa: E402
-from suite_results import Result  # noqa: E402
+import torch_suite as suite
+from suite_results import Result
 
 if TYPE_CHECKING:
     import pytest

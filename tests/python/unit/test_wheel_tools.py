@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 import zipfile
 from pathlib import Path
 
+import build_wheel
+import check_release
+import interpreters
 import pytest
+import test_wheel as wheel_test
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import build_wheel  # noqa: E402
-import check_release  # noqa: E402
-import interpreters  # noqa: E402
-import test_wheel as wheel_test  # noqa: E402
 
 WHEEL = Path("dist/lightcc-0.1.0-cp310.cp312-cp310.cp312-manylinux_2_34_x86_64.whl")
 

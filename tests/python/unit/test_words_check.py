@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
-
 import check_words
+import pytest
 
 BANS = check_words.read_bans(
     "| not | but | where |\n|---|---|---|\n| glossary | before it | everywhere |\n"
