@@ -28,66 +28,19 @@ def zeros(*shape: int, dtype: str = "float32") -> Any:
     return np.zeros(shape, dtype)
 
 
-#: What the last rank does, what the others do, and how the error begins: Horovod's texts.
+#: What the last rank does, what the others do, and how the error begins: Horovod's texts. The C++
+#: tests have others.
 DISAGREEMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "dtype": (
         lambda: hvd.allreduce(zeros(3, dtype="int32"), name="x"),
         lambda: hvd.allreduce(zeros(3), name="x"),
         r"Mismatched data types: One rank had type \w+, but another rank had type \w+\.",
     ),
-    "shape": (
-        lambda: hvd.allreduce(zeros(3, 2), name="x"),
-        lambda: hvd.allreduce(zeros(2, 3), name="x"),
-        r"Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape \[\d, \d\], "
-        r"but another rank sent a tensor of shape \[\d, \d\]\.",
-    ),
-    "dimensions": (
-        lambda: hvd.allreduce(zeros(6), name="x"),
-        lambda: hvd.allreduce(zeros(2, 3), name="x"),
-        "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape",
-    ),
-    "gathered dimensions": (
-        lambda: hvd.allgather(zeros(6), name="x"),
-        lambda: hvd.allgather(zeros(2, 3), name="x"),
-        r"Mismatched ALLGATHER tensor shapes: One rank sent a tensor of rank \d, but another rank "
-        r"sent a tensor of rank \d\.",
-    ),
     "gathered shape": (
         lambda: hvd.allgather(zeros(6, 4), name="x"),
         lambda: hvd.allgather(zeros(2, 3), name="x"),
         r"Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension 1 equal to \d, "
         r"but another rank sent a tensor with dimension 1 equal to \d\.",
-    ),
-    "exchanged shape": (
-        lambda: hvd.alltoall(zeros(12, 4), name="x"),
-        lambda: hvd.alltoall(zeros(12, 3), name="x"),
-        "Mismatched ALLTOALL tensor shapes: One rank sent a tensor with dimension 1",
-    ),
-    "scattered shape": (
-        lambda: hvd.reducescatter(zeros(12, 4), name="x"),
-        lambda: hvd.reducescatter(zeros(12, 3), name="x"),
-        "Mismatched REDUCESCATTER tensor shapes: One rank sent a tensor",
-    ),
-    "root": (
-        lambda: hvd.broadcast(zeros(3), 1, name="x"),
-        lambda: hvd.broadcast(zeros(3), 0, name="x"),
-        r"Mismatched BROADCAST root ranks: One rank specified root rank \d, but another rank "
-        r"specified root rank \d\.",
-    ),
-    "reduction": (
-        lambda: hvd.allreduce(zeros(3), op=hvd.Max, name="x"),
-        lambda: hvd.allreduce(zeros(3), op=hvd.Sum, name="x"),
-        "Mismatched reduction operation",
-    ),
-    "prescale": (
-        lambda: hvd.allreduce(zeros(3), prescale_factor=2.0, name="x"),
-        lambda: hvd.allreduce(zeros(3), prescale_factor=3.0, name="x"),
-        "Mismatched prescale and/or postscale factors",
-    ),
-    "postscale": (
-        lambda: hvd.allreduce(zeros(3), postscale_factor=2.0, name="x"),
-        lambda: hvd.allreduce(zeros(3), name="x"),
-        "Mismatched prescale and/or postscale factors",
     ),
     "member of a group": (
         lambda: hvd.grouped_allreduce([zeros(3), zeros(4)], name="x"),

@@ -351,34 +351,6 @@ def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(at: CompressedGrid, k
     assert all(digest == digests[0] for digest in digests)
 
 
-def bytes_of_topk_are_few() -> None:
-    hvd.init()
-    count = 1 << 20
-    for step in range(5):
-        x = gradients(step, hvd.rank(), FLOAT32, count)
-        hvd.allreduce(x, name="x", compression=hvd.Compression.topk(0.01))
-    before = hvd.stats().scalars()
-    steps = 5
-    for step in range(steps):
-        x = gradients(9 + step, hvd.rank(), FLOAT32, count)
-        hvd.allreduce(x, name="x", compression=hvd.Compression.topk(0.01))
-    after = hvd.stats().scalars()
-    counters = [key for key in after if key.startswith("compress") or key == "network_bytes_sent"]
-    spent = {key: after[key] - before[key] for key in counters}
-    shard = count // 2
-    formula = 0.01 * shard * (4 + 2)
-    assert spent["compressed_tensors"] == steps
-    assert spent["compressed_dense_bytes"] == steps * shard * 4
-    assert 0.6 * formula < spent["compressed_sent_bytes"] / steps < 1.3 * formula
-    assert spent["compressed_sent_bytes"] < spent["network_bytes_sent"]
-    assert spent["network_bytes_sent"] < 1.1 * spent["compressed_sent_bytes"] + 20_000
-
-
-@cases("at", "two_hosts")
-def test_few_bytes_of_topk_go_over_the_network(at: CompressedGrid) -> None:
-    at.run(bytes_of_topk_are_few)
-
-
 def bytes_of_codes(count: int, bits: int) -> int:
     """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
     whole = 16 * bits

@@ -308,34 +308,3 @@ def test_a_driver_that_cannot_be_used_is_told() -> None:
         "Tensor lies in CUDA memory, which lightcc cannot use here: the CUDA driver libcuda.so.1 "
         "is for CUDA 10.2; needed is one for CUDA 11.0 (version 450) or newer."
     )
-
-
-def a_failed_record_is_this_calls_alone() -> None:
-    gpu = use_gpu()
-    live = gpu.live()
-    hvd.init()
-    x: Any = GpuArray(np.ones(10, np.float32), stream=1)
-    with pytest.raises(hvd.EngineError, match="cuEventRecord: CUDA_ERROR_OUT_OF_MEMORY"):
-        hvd.allreduce_(x)
-    assert hvd.allreduce_(x) is x
-    del x
-    hvd.shutdown()
-    gc.collect()
-    assert gpu.live() == live
-
-
-def test_a_failed_record_of_an_event_is_that_calls_error() -> None:
-    spawn_ranks(
-        a_failed_record_is_this_calls_alone, 1, env={"LIGHTCC_FAKE_CUDA": "fail=cuEventRecord:2:1"}
-    )
-
-
-def a_captured_stream_is_refused() -> None:
-    use_gpu()
-    hvd.init()
-    with pytest.raises(ValueError, match="being captured into a CUDA graph"):
-        hvd.allreduce(GpuArray(np.ones(2), stream=1))
-
-
-def test_a_captured_stream_is_refused() -> None:
-    spawn_ranks(a_captured_stream_is_refused, 1, env={"LIGHTCC_FAKE_CUDA": "capturing=1"})

@@ -83,8 +83,9 @@ def compare_with_a_group(counter: str) -> None:
     assert hvd.stats()[counter] > 0
 
 
+# Ranks that share a core seldom meet: the C++ tests have more than two.
 @pytest.mark.parametrize(
-    ("grid", "counter"), [(SIX, "inline_allreduces"), (THREE, "one_shot_allreduces")], ids=str
+    ("grid", "counter"), [(SIX, "inline_allreduces"), (TWO, "one_shot_allreduces")], ids=str
 )
 def test_the_bits_are_those_of_a_group(grid: Grid, counter: str) -> None:
     grid.run(compare_with_a_group, counter)
