@@ -63,7 +63,7 @@ const char* carrier_name(Carrier carrier) {
   switch (carrier) {
     case Carrier::kStaged:
       return "staged";
-    case Carrier::kDevice:
+    case Carrier::kNccl:
       return "nccl";
     case Carrier::kHost:
       break;

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/base/double_buffer.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/control/agreement.hpp"
 #include "lightcc/control/control_tree.hpp"
 #include "lightcc/control/process_set_table.hpp"
@@ -293,9 +293,9 @@ class ControlPlane {
   std::vector<LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::unordered_map<std::string, Waiting> waiting_;  // What was reported in full.
-  TakenInTurns<Report> reports_;                      // To go up in one frame.
-  TakenInTurns<OutgoingFrame> frames_;
-  TakenInTurns<ControlAction> actions_;
+  DoubleBuffer<Report> reports_;                      // To go up in one frame.
+  DoubleBuffer<OutgoingFrame> frames_;
+  DoubleBuffer<ControlAction> actions_;
   std::vector<std::string> warnings_;
   TimePoint next_tick_;
   TimePoint wake_at_ = TimePoint::max();  // The parent, unless it says something before.

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/base/double_buffer.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/compression/step_counts.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/device_trace.hpp"
@@ -183,7 +183,7 @@ class Executor {
   DeviceBuckets device_buckets_;
   bool awaits_event_ = false;
   bool explained_adasum_ = false;
-  TakenInTurns<std::pair<std::uint32_t, std::uint32_t>> finished_;
+  DoubleBuffer<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };
 
 }  // namespace lightcc

@@ -16,13 +16,13 @@ Carrier Executor::carrier_of(const Running& running) {
   if (running.staged != nullptr) {
     return Carrier::kStaged;
   }
-  return running.plane == MemoryKind::kHost ? Carrier::kHost : Carrier::kDevice;
+  return running.plane == MemoryKind::kHost ? Carrier::kHost : Carrier::kNccl;
 }
 
 void Executor::count_on_device(const Set& set, const Running& running) {
   const Carrier carrier = carrier_of(running);
   device_buckets_.staged += carrier == Carrier::kStaged ? 1 : 0;
-  if (carrier == Carrier::kDevice) {
+  if (carrier == Carrier::kNccl) {
     ++device_buckets_.by_own_plane;
     device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
   }
@@ -70,7 +70,7 @@ void Executor::learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry) {
   const auto found = sets_.find(entry.process_set);
   if (entry.allreduce_bytes > 0 && could_begin.has_value() && found != sets_.end()) {
     const TimePoint began = std::max(*could_begin, last_finished);
-    Set::Costs& costs = found->second.costs.at(static_cast<std::size_t>(Carrier::kDevice));
+    Set::Costs& costs = found->second.costs.at(static_cast<std::size_t>(Carrier::kNccl));
     CostLine& line = entry.on_two_levels ? costs.two_level : costs.flat;
     line.add(static_cast<double>(entry.allreduce_bytes),
              std::chrono::duration<double>(now - began).count());
@@ -97,8 +97,8 @@ std::vector<AllreduceCost> Executor::allreduce_costs() const {
     }
   };
   for (const auto& [id, set] : sets_) {
-    for (const Carrier carrier : {Carrier::kHost, Carrier::kStaged, Carrier::kDevice}) {
-      const MemoryKind plane = carrier == Carrier::kDevice ? MemoryKind::kCuda : MemoryKind::kHost;
+    for (const Carrier carrier : {Carrier::kHost, Carrier::kStaged, Carrier::kNccl}) {
+      const MemoryKind plane = carrier == Carrier::kNccl ? MemoryKind::kCuda : MemoryKind::kHost;
       const PlaneGroups* const groups = set.groups[Planes::index_of(plane)];
       const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
       const Set::Costs& of_carrier = set.costs.at(static_cast<std::size_t>(carrier));

@@ -109,7 +109,7 @@ struct Topology {
 enum class Carrier : std::uint8_t {
   kHost,    ///< The host's plane, in its memory.
   kStaged,  ///< The same, by way of its memory.
-  kDevice,  ///< The plane of other memory: NCCL.
+  kNccl,    ///< NCCL, from GPU to GPU.
 };
 inline constexpr std::size_t kCarriers = 3;
 

@@ -193,7 +193,7 @@ void sum_many_times(World& world, int rank, const std::string& version) {
   EXPECT_EQ(world.stats().device_buckets.unfinished, 0U);
   const std::vector<AllreduceCost> costs = world.stats().allreduce_costs;
   EXPECT_TRUE(std::ranges::any_of(costs, [](const AllreduceCost& cost) {
-    return cost.carrier == Carrier::kDevice && cost.samples > 0;
+    return cost.carrier == Carrier::kNccl && cost.samples > 0;
   }));
 }
 

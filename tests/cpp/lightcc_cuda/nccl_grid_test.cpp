@@ -326,7 +326,7 @@ TEST_F(NcclGrid, costs_are_fitted_for_each_carrier_and_way) {
     }
     EXPECT_EQ(samples,
               (std::map<Carrier, std::uint64_t>{
-                  {Carrier::kHost, 1}, {Carrier::kStaged, 1}, {Carrier::kDevice, 2}}));
+                  {Carrier::kHost, 1}, {Carrier::kStaged, 1}, {Carrier::kNccl, 2}}));
   };
   run_nccl_job(on_levels(on_hosts({0, 0, 1, 1})), body);
 }

@@ -9,7 +9,7 @@ namespace lightcc {
 
 /// Two vectors that change places. Thread: one at a time.
 template <typename T>
-class TakenInTurns {
+class DoubleBuffer {
  public:
   void push_back(T element) { filling_.push_back(std::move(element)); }
   template <typename... Arguments>
