@@ -214,10 +214,10 @@ Result<bool> NetExchange::post_recv(Peer& peer) {
   Result<RequestId> request(RequestId{0});
   if (into != nullptr) {
     request = channel.irecv({into, bytes});
-  } else if (channel.can_take()) {
+  } else if (channel.can_receive_to_sink()) {
     Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
     taking = {.exchange = this, .member = peer.member, .item = item};
-    request = channel.irecv_taken(bytes, {.take = take_shown, .context = &taking});
+    request = channel.irecv_to_sink(bytes, {.take = take_shown, .context = &taking});
   } else {
     request = channel.irecv_fragments(bytes);
   }
@@ -261,7 +261,7 @@ Status NetExchange::take_fragment(int member, const Item& item, const Fragment& 
 
 Result<bool> NetExchange::take_fragments(Peer& peer) {
   if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped ||
-      peer.recvs.channel().can_take()) {
+      peer.recvs.channel().can_receive_to_sink()) {
     return false;
   }
   const Item item = item_at(peer.recvs.done());

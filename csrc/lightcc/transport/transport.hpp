@@ -2,9 +2,9 @@
 //
 // It has the shape of NCCL's net plugin API (listen, connect, accept, isend, irecv, test), with
 // what an event-driven engine needs on top: channels that exist at once and connect in the
-// background, wait_fd() to sleep on, cancel(), and receiving by fragments, which are lent or shown,
-// so that a reduction can read straight out of the transport's own buffers instead of a staging
-// copy.
+// background, wait_fd() to sleep on, cancel(), and receiving by fragments, which are lent or go to
+// a sink, so that a reduction can read straight out of the transport's own buffers instead of a
+// staging copy.
 //
 // A channel carries messages one way, in order, without loss; the receiver must know each message's
 // length. Everything is non-blocking and belongs to the thread that drives the progress loop.
@@ -61,8 +61,8 @@ struct Fragment {
   std::span<const std::byte> bytes;  ///< 64-byte aligned start; a multiple of 64 long unless last.
 };
 
-/// Is shown a message as it arrives, in the transport's memory.
-struct FragmentTaker {
+/// Receives a message as it arrives, in the transport's memory.
+struct FragmentSink {
   /// The fragment is the callee's until it returns; its bytes are aligned to 8.
   void (*take)(void* context, const Fragment& fragment) = nullptr;
   void* context = nullptr;
@@ -84,21 +84,21 @@ class RecvChannel {
   /// none has arrived. It must be released before the next one of this channel is asked for.
   virtual Result<std::optional<Fragment>> next_fragment(RequestId request) = 0;
   virtual void release(const Fragment& fragment) = 0;
-  /// Whether there is irecv_taken(), which spares a copy where the transport cannot lend.
-  virtual bool can_take() const { return false; }
-  /// Receives the next message, of `bytes` bytes, through `taker`: each byte once, in any order of
+  /// Whether there is irecv_to_sink(), which spares a copy where the transport cannot lend.
+  virtual bool can_receive_to_sink() const { return false; }
+  /// Receives the next message, of `bytes` bytes, through `sink`: each byte once, in any order of
   /// offsets, one call at a time, but by any thread, until test() says that it is done or the
   /// channel is cancelled.
-  virtual Result<RequestId> irecv_taken(std::size_t bytes, const FragmentTaker& taker);
+  virtual Result<RequestId> irecv_to_sink(std::size_t bytes, const FragmentSink& sink);
   /// Whether all of `request` has arrived (and, for fragments, was released).
   virtual Result<bool> test(RequestId request) = 0;
   /// As SendChannel::cancel().
   virtual void cancel() = 0;
 };
 
-inline Result<RequestId> RecvChannel::irecv_taken(std::size_t /*bytes*/,
-                                                  const FragmentTaker& /*taker*/) {
-  return make_error(ErrorCode::kUnimplemented, "this transport shows fragments to nobody");
+inline Result<RequestId> RecvChannel::irecv_to_sink(std::size_t /*bytes*/,
+                                                    const FragmentSink& /*sink*/) {
+  return make_error(ErrorCode::kUnimplemented, "this transport has no sinks");
 }
 
 /// Errors of all calls: kPeerFailed (with the rank) when the other end closed, reset or broke the

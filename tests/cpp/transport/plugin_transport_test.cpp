@@ -1,5 +1,5 @@
 // What is the plugins' own (the reference plugin over TCP, and HARP) beyond the contract
-// (transport_contract_test.cpp): worlds that follow one another, and takers.
+// (transport_contract_test.cpp): worlds that follow one another, and sinks.
 #include "lightcc/transport/plugin/plugin_transport.hpp"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST_P(PluginTransportTest, worlds_follow_one_another_in_one_process) {
   }
 }
 
-/// A message as its taker sees it.
+/// A message as its sink sees it.
 struct Shown {
   explicit Shown(std::size_t size) : bytes(size), times(size) {}
 
@@ -63,12 +63,12 @@ struct Shown {
   std::atomic<int> calls{0};  ///< To be read while another thread may call.
 };
 
-TEST_P(PluginTransportTest, messages_are_shown_to_takers_where_the_plugin_can) {
+TEST_P(PluginTransportTest, messages_are_shown_to_sinks_where_the_plugin_can) {
   Pair pair(path(), 2);
   pair.open();
-  EXPECT_EQ(pair.recv->can_take(), std::string(GetParam().name) == "harp");
-  if (!pair.recv->can_take()) {
-    EXPECT_EQ(pair.recv->irecv_taken(1, {}).status().code(), ErrorCode::kUnimplemented);
+  EXPECT_EQ(pair.recv->can_receive_to_sink(), std::string(GetParam().name) == "harp");
+  if (!pair.recv->can_receive_to_sink()) {
+    EXPECT_EQ(pair.recv->irecv_to_sink(1, {}).status().code(), ErrorCode::kUnimplemented);
     return;
   }
   const std::vector<Bytes> messages = make_messages(seam_sizes(kPieceBytes));
@@ -80,7 +80,7 @@ TEST_P(PluginTransportTest, messages_are_shown_to_takers_where_the_plugin_can) {
     whole[i].resize(messages[i].size());
     received = i % 3 == 2
                    ? must(pair.recv->irecv(whole[i]))
-                   : must(pair.recv->irecv_taken(messages[i].size(), {Shown::take, &shown[i]}));
+                   : must(pair.recv->irecv_to_sink(messages[i].size(), {Shown::take, &shown[i]}));
   }
   RequestId sent = 0;
   for (const Bytes& message : messages) {
@@ -94,15 +94,15 @@ TEST_P(PluginTransportTest, messages_are_shown_to_takers_where_the_plugin_can) {
   }
 }
 
-TEST_P(PluginTransportTest, a_taker_is_not_called_after_cancel_and_learns_of_wrong_lengths) {
+TEST_P(PluginTransportTest, a_sink_is_not_called_after_cancel_and_learns_of_wrong_lengths) {
   Pair pair(path());
   pair.open();
-  if (!pair.recv->can_take()) {
+  if (!pair.recv->can_receive_to_sink()) {
     return;
   }
   const Bytes message = pattern(20 * kPieceBytes, 3);
   Shown shown(message.size());
-  const RequestId taken = must(pair.recv->irecv_taken(message.size(), {Shown::take, &shown}));
+  const RequestId taken = must(pair.recv->irecv_to_sink(message.size(), {Shown::take, &shown}));
   (void)must(pair.send->isend(message));
   ASSERT_TRUE(drive(pair.both(), [&] { return shown.calls > 0; }));
   pair.recv->cancel();
@@ -114,7 +114,7 @@ TEST_P(PluginTransportTest, a_taker_is_not_called_after_cancel_and_learns_of_wro
   Pair other(path());
   other.open();
   Shown longer(1000);
-  const RequestId wrong = must(other.recv->irecv_taken(1000, {Shown::take, &longer}));
+  const RequestId wrong = must(other.recv->irecv_to_sink(1000, {Shown::take, &longer}));
   const Bytes shorter = pattern(999, 4);
   (void)must(other.send->isend(shorter));
   ASSERT_TRUE(drive(other.both(), [&] { return !other.recv->test(wrong).ok(); }));

@@ -24,13 +24,13 @@ ChannelHello make_hello(std::uint16_t index = 0, std::uint16_t count = 1) {
 /// Lends what the test puts there.
 class Link final : public RecvMachine {
  public:
-  explicit Link(bool is_heard = true, bool can_take = false)
-      : RecvMachine(kPeer), can_take_(can_take) {
+  explicit Link(bool is_heard = true, bool can_receive_to_sink = false)
+      : RecvMachine(kPeer), can_take_(can_receive_to_sink) {
     if (is_heard) {
       hear(make_hello(), kCut);
     }
   }
-  bool can_take() const override { return can_take_; }
+  bool can_receive_to_sink() const override { return can_take_; }
 
   void connect(const ChannelHello& hello) { hear(hello, kCut); }
   bool begin(RequestId message, std::uint64_t offset, std::uint64_t total) {
@@ -99,17 +99,17 @@ TEST(RecvMachineTest, a_piece_that_nobody_waits_for_is_left_where_it_is) {
 TEST(RecvMachineTest, receives_keep_what_they_were_posted_for) {
   Link link(true, true);
   Bytes into(5);
-  const FragmentTaker taker{[](void*, const Fragment&) {}, nullptr};
+  const FragmentSink sink{[](void*, const Fragment&) {}, nullptr};
   (void)must(link.irecv(into));
   (void)must(link.irecv_fragments(6));
-  (void)must(link.irecv_taken(7, taker));
+  (void)must(link.irecv_to_sink(7, sink));
   EXPECT_EQ(link.posted(0).into.data(), into.data());
   EXPECT_EQ(link.posted(0).total, 5U);
   EXPECT_TRUE(link.posted(1).fragments);
   EXPECT_EQ(link.posted(1).total, 6U);
-  EXPECT_EQ(link.posted(2).taker.take, taker.take);
+  EXPECT_EQ(link.posted(2).sink.take, sink.take);
   EXPECT_EQ(link.posted(2).total, 7U);
-  EXPECT_EQ(Link().irecv_taken(7, taker).status().code(), ErrorCode::kUnimplemented);
+  EXPECT_EQ(Link().irecv_to_sink(7, sink).status().code(), ErrorCode::kUnimplemented);
 }
 
 TEST(RecvMachineTest, a_later_message_may_be_done_before_an_earlier_one) {

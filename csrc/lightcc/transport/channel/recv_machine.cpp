@@ -44,11 +44,11 @@ Result<RequestId> RecvMachine::irecv_fragments(std::size_t bytes) {
   return post({.total = bytes, .fragments = true});
 }
 
-Result<RequestId> RecvMachine::irecv_taken(std::size_t bytes, const FragmentTaker& taker) {
-  if (!can_take()) {
-    return RecvChannel::irecv_taken(bytes, taker);
+Result<RequestId> RecvMachine::irecv_to_sink(std::size_t bytes, const FragmentSink& sink) {
+  if (!can_receive_to_sink()) {
+    return RecvChannel::irecv_to_sink(bytes, sink);
   }
-  return post({.total = bytes, .taker = taker});
+  return post({.total = bytes, .sink = sink});
 }
 
 Result<RequestId> RecvMachine::post(Posted posted) {

@@ -49,7 +49,7 @@ class RecvMachine : public RecvChannel {
 
   Result<RequestId> irecv(std::span<std::byte> into) final;
   Result<RequestId> irecv_fragments(std::size_t bytes) final;
-  Result<RequestId> irecv_taken(std::size_t bytes, const FragmentTaker& taker) final;
+  Result<RequestId> irecv_to_sink(std::size_t bytes, const FragmentSink& sink) final;
   Result<std::optional<Fragment>> next_fragment(RequestId request) final;
   void release(const Fragment& fragment) final;
   Result<bool> test(RequestId request) final;
@@ -61,7 +61,7 @@ class RecvMachine : public RecvChannel {
     std::span<std::byte> into{};  ///< For irecv().
     std::size_t total = 0;
     bool fragments = false;
-    FragmentTaker taker{};  ///< For irecv_taken(), or without a function.
+    FragmentSink sink{};  ///< For irecv_to_sink(), or without a function.
     /// Not arrived, or not released. Counted when the first one is begun, since until then nobody
     /// may have said how the sender cuts.
     std::uint64_t pieces_left = kUncounted;

@@ -139,8 +139,8 @@ void PluginAcceptor::admit(Newcomer& newcomer) {
 }
 
 Result<std::unique_ptr<RecvChannel>> PluginAcceptor::accept(const ChannelId& id) {
-  const bool can_take = listening_.context->table().irecv_take() != nullptr;
-  LIGHTCC_ASSIGN_OR_RETURN(auto channel, directory_.accept(id, loop_, id, can_take));
+  const bool can_receive_to_sink = listening_.context->table().irecv_take() != nullptr;
+  LIGHTCC_ASSIGN_OR_RETURN(auto channel, directory_.accept(id, loop_, id, can_receive_to_sink));
   return std::unique_ptr<RecvChannel>(std::move(channel));
 }
 

@@ -127,15 +127,15 @@ Result<bool> PluginComm::post(std::span<std::byte> piece,
   return true;
 }
 
-Result<bool> PluginComm::post_taken(std::size_t bytes,
-                                    std::size_t offset,
-                                    const FragmentTaker& taker,
-                                    std::uint64_t cookie) {
+Result<bool> PluginComm::post_to_sink(std::size_t bytes,
+                                      std::size_t offset,
+                                      const FragmentSink& sink,
+                                      std::uint64_t cookie) {
   const std::size_t position = (first_ + count_) % kWindow;
-  takings_[position] = {.taker = taker, .offset = offset};
+  sinks_[position] = {.sink = sink, .offset = offset};
   Request made{.cookie = cookie, .bytes = bytes};
   const auto result = static_cast<abi::Result>(
-      table_.irecv_take()(comm_, bytes, take, &takings_[position], &made.request));
+      table_.irecv_take()(comm_, bytes, take, &sinks_[position], &made.request));
   if (result != abi::Result::kSuccess) {
     return failed("irecv", result);
   }
@@ -149,10 +149,10 @@ Result<bool> PluginComm::post_taken(std::size_t bytes,
 
 // hot: called by the plugin.
 void PluginComm::take(void* context, std::size_t offset, const void* data, std::size_t bytes) {
-  const auto& [taker, message_offset] = *static_cast<const Taking*>(context);
+  const auto& [sink, message_offset] = *static_cast<const SinkAt*>(context);
   const std::span all(static_cast<const std::byte*>(data), bytes);
   for_each_aligned_part(all, [&](std::size_t at, std::span<const std::byte> part) {
-    taker.take(taker.context, {.offset = message_offset + offset + at, .bytes = part});
+    sink.take(sink.context, {.offset = message_offset + offset + at, .bytes = part});
   });
 }
 

@@ -47,12 +47,12 @@ class PluginComm {
   /// Starts to send or receive `piece`, a part of `whole`, all of which stays valid until
   /// forget_idle(). False: not now. Call only when not full.
   Result<bool> post(std::span<std::byte> piece, std::span<std::byte> whole, std::uint64_t cookie);
-  /// As post(), to receive `bytes` that `taker` is shown, which begin at byte `offset` of its
+  /// As post(), to receive `bytes` through `sink`, which begin at byte `offset` of its
   /// message. Call only where the plugin has irecv_take().
-  Result<bool> post_taken(std::size_t bytes,
-                          std::size_t offset,
-                          const FragmentTaker& taker,
-                          std::uint64_t cookie);
+  Result<bool> post_to_sink(std::size_t bytes,
+                            std::size_t offset,
+                            const FragmentSink& sink,
+                            std::uint64_t cookie);
   /// Whether the oldest request is done; it is forgotten then. Call only when not idle.
   Result<bool> settle_oldest(Done* done);
   /// Nothing is under way: what was received is acknowledged now, if the plugin has kept that back.
@@ -71,8 +71,8 @@ class PluginComm {
     void* mr = nullptr;
     std::size_t uses = 0;
   };
-  struct Taking {
-    FragmentTaker taker;
+  struct SinkAt {
+    FragmentSink sink;
     std::size_t offset = 0;
   };
   struct Request {
@@ -94,7 +94,7 @@ class PluginComm {
   std::uint32_t peer_;
   std::vector<Registration> registrations_;
   std::array<Request, kWindow> requests_{};
-  std::array<Taking, kWindow> takings_{};  ///< By request; the plugin points there.
+  std::array<SinkAt, kWindow> sinks_{};  ///< By request; the plugin points there.
   std::size_t first_ = 0;
   std::size_t count_ = 0;
   bool is_at_rest_ = true;  ///< No request was done since rest().

@@ -16,8 +16,8 @@ unsigned long long printable(std::uint64_t value) {
 
 PluginRecvChannel::PluginRecvChannel(std::shared_ptr<PluginLoop> loop,
                                      const ChannelId& id,
-                                     bool can_take)
-    : RecvMachine(id.source), loop_(std::move(loop)), can_take_(can_take) {
+                                     bool can_receive_to_sink)
+    : RecvMachine(id.source), loop_(std::move(loop)), can_take_(can_receive_to_sink) {
   loop_->join(*this);
 }
 
@@ -163,8 +163,8 @@ bool PluginRecvChannel::post_pieces() {
 /// False: the connection takes no more now.
 Result<bool> PluginRecvChannel::post_piece(const Posted& posted, std::size_t bytes) {
   PluginComm& comm = *comms_[turn_];
-  if (posted.taker.take != nullptr) {
-    return comm.post_taken(bytes, next_.offset(), posted.taker, kWhole + next_.message());
+  if (posted.sink.take != nullptr) {
+    return comm.post_to_sink(bytes, next_.offset(), posted.sink, kWhole + next_.message());
   }
   if (posted.fragments) {
     LIGHTCC_RETURN_IF_ERROR(prepare_staging());

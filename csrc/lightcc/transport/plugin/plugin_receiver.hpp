@@ -30,15 +30,17 @@ class PluginRecvChannel final : public RecvMachine, private PluginSink {
   /// Pieces of fragments that may be on their way, or with the caller.
   static constexpr std::size_t kSlots = 4;
 
-  /// `can_take`: the plugin has irecv_take().
-  PluginRecvChannel(std::shared_ptr<PluginLoop> loop, const ChannelId& id, bool can_take);
+  /// `can_receive_to_sink`: the plugin has irecv_take().
+  PluginRecvChannel(std::shared_ptr<PluginLoop> loop,
+                    const ChannelId& id,
+                    bool can_receive_to_sink);
   PluginRecvChannel(const PluginRecvChannel&) = delete;
   PluginRecvChannel& operator=(const PluginRecvChannel&) = delete;
   ~PluginRecvChannel() override;
 
   /// Takes a connection that the channel lacks.
   void attach(std::unique_ptr<PluginComm> comm, const ChannelHello& hello);
-  bool can_take() const override { return can_take_; }
+  bool can_receive_to_sink() const override { return can_take_; }
 
  private:
   struct alignas(kPieceAlignment) CacheLine {
