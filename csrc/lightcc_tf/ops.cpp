@@ -100,8 +100,7 @@ void delete_collective(void* kernel) {
 
 // NOLINTNEXTLINE(misc-const-correctness): the type is TensorFlow's.
 void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
-  static const bool kExpected =
-      is_done_as_expected(done);  // What holds for the first call holds for each.
+  static const bool kExpected = is_done_as_expected(done);  // The same for each call.
   if (!kExpected) {
     fail(context,
          make_error(ErrorCode::kUnimplemented,
