@@ -30,8 +30,8 @@ _expected: Standing | None = None
 _rank = 0
 _size = 1
 _forked = False
-_number = 0
-_era = 0
+_epoch = 0
+_counting_epoch = 0
 
 
 def current() -> _core.World:
@@ -101,9 +101,9 @@ def replace(world: _core.World | None, expected: Standing | None = None) -> _cor
         world: The world; `None`: there is none.
         expected: What `standing()`, `rank()` and `size()` return instead of the world's.
     """
-    global _current, _expected, _number, _rank, _size
-    _number += 1
-    begin_era()
+    global _current, _expected, _epoch, _rank, _size
+    _epoch += 1
+    begin_counting()
     _expected = expected
     if expected is not None:
         _rank, _size = expected.rank, expected.size
@@ -114,20 +114,20 @@ def replace(world: _core.World | None, expected: Standing | None = None) -> _cor
     return before
 
 
-def number() -> int:
+def epoch() -> int:
     """Returns a number that changes with the world, also where there is none any more."""
-    return _number
+    return _epoch
 
 
-def era() -> int:
+def counting_epoch() -> int:
     """Returns a number that changes where all ranks begin anew to count what they do together."""
-    return _era
+    return _counting_epoch
 
 
-def begin_era() -> None:
-    """Changes `era()`: there is another world, or ranks that did less than others have joined."""
-    global _era
-    _era += 1
+def begin_counting() -> None:
+    """Changes `counting_epoch()`, for another world or when ranks join that did less than others."""
+    global _counting_epoch
+    _counting_epoch += 1
 
 
 def check_not_forked() -> None:

@@ -52,7 +52,7 @@ class CompressedGradients:
         )
         self._names = names
         self._process_set = process_set
-        self._era = _world.era()
+        self._epoch = _world.counting_epoch()
         if compressor is not None:
             self._tell_of_others()
             _alive.add(self)
@@ -61,7 +61,7 @@ class CompressedGradients:
     def _tell_of_others(self) -> None:
         """Warns where another optimizer calls other parameters the same."""
         for other in _alive:
-            if other._process_set is not self._process_set or other._era != self._era:  # noqa: SLF001
+            if other._process_set is not self._process_set or other._epoch != self._epoch:  # noqa: SLF001
                 continue
             theirs = {name: p for p, name in other._names.items()}  # noqa: SLF001
             same = [name for p, name in self._names.items() if theirs.get(name, p) is not p]

@@ -216,7 +216,7 @@ class CompressionTuner(Generic[S]):
 
     def start(self) -> None:
         """Begins with the warm-up; no gradient is on its way."""
-        self._era = _world.era()
+        self._epoch = _world.counting_epoch()
         self._levels = {slot: 0 for slot in self._tuned.slots if self._compresses(slot.num_bytes)}
         self._keeping.clear()
         self._seconds: list[list[float]] = [[] for _ in self._tried]
@@ -252,7 +252,7 @@ class CompressionTuner(Generic[S]):
         Raises:
             HorovodInternalError: A rank failed. On all ranks.
         """
-        if self._era == _world.era():
+        if self._epoch == _world.counting_epoch():
             self.count_step()
         else:
             self.start()
@@ -283,7 +283,7 @@ class CompressionTuner(Generic[S]):
 
     def _begin(self) -> None:
         """Begins anew where ranks have done different numbers of steps, or are others."""
-        if self._era != _world.era():
+        if self._epoch != _world.counting_epoch():
             self.start()
 
     def _choose(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_said_era: int | None = None
+_said_in_epoch: int | None = None
 
 
 def knobs_of_flag(compression: Any, op: int) -> dict[str, Any] | None:
@@ -66,13 +66,13 @@ def say_choice(
     Returns:
         Whether it did.
     """
-    global _said_era
-    if process_set.rank() != 0 or _said_era == _world.era():
+    global _said_in_epoch
+    if process_set.rank() != 0 or _said_in_epoch == _world.counting_epoch():
         return False
     world, owner = _world.current(), set_id(process_set)
     if owner is None or not any(world.compresses(owner, num_bytes) for num_bytes in sizes):
         return False
-    _said_era = _world.era()
+    _said_in_epoch = _world.counting_epoch()
     _log.warning(
         "LIGHT_TOPK_ALLREDUCE: gradients of %s travel by %s (docs/convergence.md says why)",
         name,

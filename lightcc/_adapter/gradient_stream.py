@@ -207,7 +207,7 @@ class GradientStream(Generic[S]):
         self._ready: list[S] = []  # To be submitted in the next call, which has one spec ...
         self._sent: list[Any] = []  # ... with these tensors.
         self._ready_bytes = 0
-        self._world = _world.number()  # In which the step began.
+        self._world = _world.epoch()  # In which the step began.
         self._waiting = False  # Whether synchronize() was interrupted while it waited.
         grouped = {slot for unit in self.units for slot in unit.slots}
         self._planner = Planner(
@@ -295,7 +295,7 @@ class GradientStream(Generic[S]):
         """
         begun = self._waiting or any(unit.missing < len(unit.slots) for unit in self.units)
         failure: Exception | None = None
-        if begun and self._world == _world.number():
+        if begun and self._world == _world.epoch():
             try:
                 self.synchronize()
             except (AssertionError, ValueError, HorovodInternalError) as error:
@@ -347,7 +347,7 @@ class GradientStream(Generic[S]):
     def _begin(self) -> None:
         """Begins a step, with its first gradient."""
         self.active = True
-        self._world = _world.number()
+        self._world = _world.epoch()
         self.on_begin()
 
     def _rearm(self, unit: Unit[S]) -> None:

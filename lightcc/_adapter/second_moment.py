@@ -22,7 +22,7 @@ _TEXT = (
     " Ignoring lightcc.compression.CompressionWarning silences this."
 )
 
-_warned_era: int | None = None
+_warned_in_epoch: int | None = None
 
 
 def warn_under_second_moment(
@@ -37,7 +37,7 @@ def warn_under_second_moment(
         process_set: The ranks whose gradients are combined.
         stacklevel: As of `warnings.warn()`, seen from here.
     """
-    global _warned_era
+    global _warned_in_epoch
     world = _world.current()
     knobs = world.compression_knobs()
     compressor = find_engine_compressor(compression)
@@ -45,9 +45,9 @@ def warn_under_second_moment(
         is_at_stake = knobs["topk"] and not knobs["quantize"]
     else:
         is_at_stake = isinstance(compressor, TopKCompressor) and compressor.ratio < 1.0
-    if not is_at_stake or process_set.rank() != 0 or _warned_era == _world.era():
+    if not is_at_stake or process_set.rank() != 0 or _warned_in_epoch == _world.counting_epoch():
         return
     owner = set_id(process_set)
     if owner is not None and any(world.compresses(owner, size) for size in sizes):
-        _warned_era = _world.era()
+        _warned_in_epoch = _world.counting_epoch()
         warnings.warn(_TEXT.format(name=name), CompressionWarning, stacklevel=stacklevel)

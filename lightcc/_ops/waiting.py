@@ -99,5 +99,5 @@ def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     last: int = _core.wait(_world.current().join())
-    _world.begin_era()
+    _world.begin_counting()
     return last

@@ -158,7 +158,7 @@ class StreamExchange:
         self, sent: dict[int, tuple[Any, Any]], variables: Sequence[Any]
     ) -> GradientStream[_Slot]:
         """Returns the stream, a new one in a new world or for other variables. Collective then."""
-        made_for = (_world.number(), tuple(id(variable) for variable in variables))
+        made_for = (_world.epoch(), tuple(id(variable) for variable in variables))
         if self._stream is not None and made_for == self._made_for:
             return self._stream
         settings = self._settings

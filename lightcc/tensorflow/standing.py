@@ -90,7 +90,7 @@ def join() -> Any:
 
 def _begin_anew(last: Any) -> Any:
     """Notes that ranks begin to count steps anew, and returns what the join has."""
-    _world.begin_era()
+    _world.begin_counting()
     return last
 
 
