@@ -125,7 +125,7 @@ def counting_epoch() -> int:
 
 
 def begin_counting() -> None:
-    """Changes `counting_epoch()`, for another world or when ranks join that did less than others."""
+    """Changes `counting_epoch()`, for another world or when ranks join that have done less."""
     global _counting_epoch
     _counting_epoch += 1
 

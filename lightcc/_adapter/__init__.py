@@ -1,4 +1,4 @@
-"""What every framework's face needs and none should write again; nothing here knows a framework.
+"""What every framework's frontend needs; nothing here knows a framework.
 
 - `GradientStream`: the gradients of a training step, from ready to combined.
 - `plan_groups`: the caller's all-or-nothing groups.
@@ -9,7 +9,8 @@
 - `warn_under_second_moment`: warns where an optimizer squares what compression has changed.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
-A face says how its gradients are taken and put back (`GradientSource`), and when they are ready.
+A frontend says how its gradients are taken and put back (`GradientSource`), and when they are
+ready.
 """
 
 from lightcc._adapter.compressed_gradients import CompressedGradients

@@ -163,7 +163,7 @@ def _int4_and_topk(compressor: Int4First) -> list[Way]:
 
 
 class Tuned(Protocol[S]):
-    """Gradients that travel as their slots say: a GradientStream, or what a face has in its place.
+    """Gradients that travel as their slots say: a GradientStream, or what a frontend has instead.
 
     Attributes:
         slots: One for each gradient.

@@ -1,4 +1,4 @@
-"""LIGHT_TOPK_ALLREDUCE=1, where a face knows the optimizer: what it means there, and a line of it.
+"""LIGHT_TOPK_ALLREDUCE=1 where a frontend knows the optimizer: what it means, and a line of it.
 
 Top-k costs accuracy where an optimizer divides by squares of gradients, as Adam does. There the
 variable means int4, whose error such an optimizer cannot tell from noise (docs/convergence.md).

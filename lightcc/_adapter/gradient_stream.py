@@ -43,7 +43,7 @@ _ALONE, _GROUP, _BUCKET = range(3)
 
 
 class Slot:
-    """One gradient of each step. A face adds what it knows of it in a class of its own.
+    """One gradient of each step. A frontend adds what it knows of it in a class of its own.
 
     Attributes:
         name: Matches the gradient across ranks.
@@ -126,7 +126,7 @@ class Unit(Generic[S]):
 
     @classmethod
     def bucket(cls, slots: list[S]) -> Unit[S]:
-        """Returns one that a face submits itself."""
+        """Returns one that a frontend submits itself."""
         return cls(_BUCKET, slots)
 
 

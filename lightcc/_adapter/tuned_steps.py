@@ -1,4 +1,4 @@
-"""`Compression.auto` for faces that hand gradients to the engine themselves, without a stream."""
+"""`Compression.auto` for frontends that hand gradients to the engine without a stream."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the faces for Keras share; nothing here imports Keras, or a framework below it.
+"""What the frontends for Keras share; nothing here imports Keras, or a framework below it.
 
 - `Settings`: the arguments of DistributedOptimizer.
 - `distribute`: an optimizer whose gradients are those of all ranks, for Keras 3 and Keras 2.
 - `load_model`: a saved model, whose optimizer is such a one.
-- `callbacks`: the arithmetic of the callbacks; a face adds Keras' own class.
+- `callbacks`: the arithmetic of the callbacks; a frontend adds Keras' own class.
 
-A face brings Keras, and a `Backend`: the operations on the tensors below it.
+A frontend brings Keras, and a `Backend`: the operations on the tensors below it.
 """
 
 from lightcc._keras.backend import Aggregation, Backend, Exchange, Settings

@@ -1,4 +1,4 @@
-"""The callbacks for training with Keras; a face derives each from Keras' Callback as well.
+"""The callbacks for training with Keras; a frontend derives each from Keras' Callback as well.
 
 Sources: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), for the
 warm-up and for momentum correction.
@@ -273,7 +273,7 @@ class LearningRateWarmup(LearningRateSchedule):
 class BestModelCheckpoint:
     """Saves the model whenever a metric is better than ever; set `filepath` before training.
 
-    Use it on one rank, after MetricAverageCallback. A face has its signature.
+    Use it on one rank, after MetricAverageCallback. A frontend has its signature.
     """
 
     filepath: Any

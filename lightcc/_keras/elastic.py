@@ -1,4 +1,4 @@
-"""States and callbacks of elastic jobs for Keras; a face says how variables are broadcast."""
+"""States and callbacks of elastic jobs for Keras; a frontend says how variables are broadcast."""
 
 from __future__ import annotations
 

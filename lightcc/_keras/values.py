@@ -20,7 +20,7 @@ class Values:
         """Takes the module that has the operations.
 
         Args:
-            hvd: `lightcc` or one of its faces.
+            hvd: `lightcc` or one of its frontends.
             take: Returns the tensor of the module for a value.
             give: Returns what the caller gets for a result.
         """

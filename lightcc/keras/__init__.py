@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from lightcc import process_sets
-from lightcc._keras.face import Face
+from lightcc._keras.frontend import Frontend
 from lightcc._ops import basics
 from lightcc._ops.basics import *
 from lightcc._ops.reductions import Adasum, Average, Max, Min, Product, Sum
@@ -56,13 +56,13 @@ __all__ = [
 ]
 
 
-_FACE = Face(__name__, keras, _backend, _backend_for)
-PartialDistributedOptimizer = _FACE.PartialDistributedOptimizer
-allgather = _FACE.allgather
-broadcast = _FACE.broadcast
-broadcast_global_variables = _FACE.broadcast_global_variables
-load_model = _FACE.load_model
-reducescatter = _FACE.reducescatter
+_FRONTEND = Frontend(__name__, keras, _backend, _backend_for)
+PartialDistributedOptimizer = _FRONTEND.PartialDistributedOptimizer
+allgather = _FRONTEND.allgather
+broadcast = _FRONTEND.broadcast
+broadcast_global_variables = _FRONTEND.broadcast_global_variables
+load_model = _FRONTEND.load_model
+reducescatter = _FRONTEND.reducescatter
 
 
 def DistributedOptimizer(  # noqa: D103, N802  Horovod's name and order
@@ -87,10 +87,10 @@ def DistributedOptimizer(  # noqa: D103, N802  Horovod's name and order
     piecewise_fusion_schedule: str | None = None,
     scopewise_fusion_schedule: str | None = None,
 ) -> Any:
-    return _FACE.DistributedOptimizer(**locals())
+    return _FRONTEND.DistributedOptimizer(**locals())
 
 
-DistributedOptimizer.__doc__ = _FACE.DistributedOptimizer.__doc__
+DistributedOptimizer.__doc__ = _FRONTEND.DistributedOptimizer.__doc__
 
 
 def allreduce(  # noqa: D103  Horovod's default of `average`
@@ -103,10 +103,12 @@ def allreduce(  # noqa: D103  Horovod's default of `average`
     compression: Any = Compression.none,
 ) -> Any:
     average = None if op is not None and average else average  # `op` is the newer one.
-    return _FACE.allreduce(value, name, average, prescale_factor, postscale_factor, op, compression)
+    return _FRONTEND.allreduce(
+        value, name, average, prescale_factor, postscale_factor, op, compression
+    )
 
 
-allreduce.__doc__ = _FACE.allreduce.__doc__
+allreduce.__doc__ = _FRONTEND.allreduce.__doc__
 
 
 if not TYPE_CHECKING:  # A checker would take any name for one that is there.

@@ -163,7 +163,7 @@ def _warm_process_for(function: Callable[..., Any]) -> WarmProcess | None:
 
 
 def _uses(function: Callable[..., Any], package: str) -> bool:
-    """Whether the module of `function` has something of `package`, or of lightcc's face for it."""
+    """Whether the module of `function` has something of `package` or its frontend."""
     roots = (package, f"lightcc.{package}")
     for value in vars(sys.modules[function.__module__]).values():
         name = value.__name__ if isinstance(value, ModuleType) else type(value).__module__

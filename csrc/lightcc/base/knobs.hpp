@@ -54,7 +54,7 @@ struct Knobs {
   std::string quantize;    ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
   bool topk = false;       ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
   bool topk_fp16 = false;  ///< LIGHT_TOPK_FP16.
-  /// LIGHT_TOPK_OPTIMIZER: a face may take another way for an optimizer. The engine does not ask.
+  /// LIGHT_TOPK_OPTIMIZER: a frontend may choose for an optimizer. The engine does not ask.
   bool topk_by_optimizer = true;
   double topk_ratio = 0.01;                             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.

@@ -1,4 +1,5 @@
-// The engine's public face: one World is one membership of ranks, from init to shutdown or failure.
+// The engine's public interface: a World is one membership of ranks, from init to shutdown or
+// failure.
 //
 // A process may hold several Worlds (tests run ranks as threads), and a new one may follow an old
 // one. Operations are submitted from any thread, matched by name across ranks by the sequencer on

@@ -19,7 +19,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from lightcc import process_sets
-from lightcc._keras.face import Face
+from lightcc._keras.frontend import Frontend
 from lightcc._ops import basics
 from lightcc._ops.basics import *
 from lightcc._ops.reductions import Adasum, Average, Max, Min, Product, Sum
@@ -53,12 +53,12 @@ __all__ = [
 ]
 
 
-_FACE = Face(__name__, tf.keras, lambda: _BACKEND, lambda _: _BACKEND)
-DistributedOptimizer = _FACE.DistributedOptimizer
-PartialDistributedOptimizer = _FACE.PartialDistributedOptimizer
-allgather = _FACE.allgather
-allreduce = _FACE.allreduce
-broadcast = _FACE.broadcast
-broadcast_global_variables = _FACE.broadcast_global_variables
-load_model = _FACE.load_model
-reducescatter = _FACE.reducescatter
+_FRONTEND = Frontend(__name__, tf.keras, lambda: _BACKEND, lambda _: _BACKEND)
+DistributedOptimizer = _FRONTEND.DistributedOptimizer
+PartialDistributedOptimizer = _FRONTEND.PartialDistributedOptimizer
+allgather = _FRONTEND.allgather
+allreduce = _FRONTEND.allreduce
+broadcast = _FRONTEND.broadcast
+broadcast_global_variables = _FRONTEND.broadcast_global_variables
+load_model = _FRONTEND.load_model
+reducescatter = _FRONTEND.reducescatter

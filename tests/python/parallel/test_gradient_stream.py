@@ -1,4 +1,4 @@
-"""GradientStream as a face of no framework uses it: numpy arrays, two ranks."""
+"""GradientStream as a frontend of no framework uses it: numpy arrays, two ranks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from keras_faces import ALL, data, environment, face, fit, make_model, shares, weights
+from keras_frontends import ALL, data, environment, fit, frontend, make_model, shares, weights
 
 import lightcc
 from lightcc._adapter import compression_tuner
@@ -27,7 +27,7 @@ def fit_over_a_slow_link(name: str, optimizer: str, options: dict[str, Any]) -> 
     """Trains until a choice is made; returns the ways of weights, and a digest of them."""
     lightcc.init()
     compression_tuner.INT4_STEPS = 1
-    tested = face(name)
+    tested = frontend(name)
     made: Any = getattr(tested.keras.optimizers, optimizer)(0.001)
     wrapped = tested.hvd.DistributedOptimizer(
         made, compression=tested.hvd.Compression.auto(warmup_steps=2), **options
@@ -70,7 +70,7 @@ def test_passes_are_added_up_before_a_step_chooses() -> None:
 
 def refused(name: str) -> None:
     lightcc.init()
-    tested = face(name)
+    tested = frontend(name)
     keras, hvd = tested.keras, tested.hvd
     for optimizer, least in (("SGD", "top-k at 0.01"), ("Adam", "int4")):
         inner = getattr(keras.optimizers, optimizer)(0.1)

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keras_faces import (
+from keras_frontends import (
     ALL,
     VERSION,
-    Face,
+    Frontend,
     data,
     differ,
     environment,
-    face,
     fit,
+    frontend,
     is_keras_3,
     make_model,
     shares,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.multiproc
 def use(name: str, folder: str) -> None:
     warnings.simplefilter("ignore")
     lightcc.init()
-    tested = face(name)
+    tested = frontend(name)
     values(tested)
     a_common_start(tested)
     metrics_are_averaged(tested)
@@ -46,7 +46,7 @@ def use(name: str, folder: str) -> None:
     batch_normalization(tested)
 
 
-def values(tested: Face) -> None:
+def values(tested: Frontend) -> None:
     _, hvd, name = tested
     rank = lightcc.rank()
     value = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32) * (rank + 1)
@@ -62,7 +62,7 @@ def values(tested: Face) -> None:
     assert name in ("tensorflow", "keras2") or hvd.__name__ == "lightcc.keras"
 
 
-def a_common_start(tested: Face) -> None:
+def a_common_start(tested: Frontend) -> None:
     keras, hvd, _ = tested
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))
     model = make_model(keras, optimizer, **tested.eagerly)
@@ -76,7 +76,7 @@ def a_common_start(tested: Face) -> None:
     assert [a == b for a, b in zip(*digests, strict=True)] == [True, True, True, False]
 
 
-def metrics_are_averaged(tested: Face) -> None:
+def metrics_are_averaged(tested: Frontend) -> None:
     keras, hvd, _ = tested
     model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)))
     x, y = data()
@@ -88,7 +88,7 @@ def metrics_are_averaged(tested: Face) -> None:
     assert abs(float(model.evaluate(*mine, verbose=0)) - alone) > 1e-3
 
 
-def learning_rates(tested: Face) -> None:
+def learning_rates(tested: Frontend) -> None:
     keras, hvd, _ = tested
     seen: list[float] = []
     model = make_model(
@@ -116,7 +116,7 @@ def learning_rates(tested: Face) -> None:
         hvd.callbacks.LearningRateScheduleCallback(None, 0.1)
 
 
-def momentum_is_corrected(tested: Face) -> None:
+def momentum_is_corrected(tested: Frontend) -> None:
     """With gradients of 1, what SGD remembers grows with the learning rate."""
     keras, hvd, _ = tested
     for corrected, expected in ((True, 0.1 + (0.9 * 0.2 + 0.2)), (False, 0.1 + (0.9 * 0.1 + 0.2))):
@@ -134,7 +134,7 @@ def momentum_is_corrected(tested: Face) -> None:
         np.testing.assert_allclose(weights(model)[0], [[10.0 - expected]], rtol=1e-5)
 
 
-def best_model(tested: Face, path: Path) -> None:
+def best_model(tested: Frontend, path: Path) -> None:
     keras, hvd, _ = tested
     model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
@@ -151,7 +151,7 @@ def best_model(tested: Face, path: Path) -> None:
     np.testing.assert_allclose(loaded.predict(data()[0], verbose=0).shape, (32, 1))
 
 
-def saved_and_loaded(tested: Face, path: Path) -> None:
+def saved_and_loaded(tested: Frontend, path: Path) -> None:
     keras, hvd, _ = tested
     x, y = data(seed=lightcc.rank())
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
@@ -174,7 +174,7 @@ def saved_and_loaded(tested: Face, path: Path) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def batch_normalization(tested: Face) -> None:
+def batch_normalization(tested: Frontend) -> None:
     """Forward and backward on uneven parts are those of one rank with the whole batch."""
     if tested.name in ("torch", "jax"):
         with pytest.raises(AttributeError, match="for Keras on TensorFlow only"):

@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from keras_faces import ALL, data, environment, face, fit, make_model
+from keras_frontends import ALL, data, environment, fit, frontend, make_model
 
 import lightcc
 from lightcc.compression import CompressionWarning
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.multiproc
 def what_is_said(name: str) -> dict[str, list[str]]:
     """Trains a step with each of some optimizers; returns what was said of compression, by name."""
     lightcc.init()
-    tested = face(name)
+    tested = frontend(name)
     logged: list[str] = []
     handler = logging.Handler()
     handler.addFilter(lambda record: record.getMessage().startswith("LIGHT_TOPK_ALLREDUCE:"))

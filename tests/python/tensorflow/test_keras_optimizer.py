@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keras_faces import (
+from keras_frontends import (
     ALL,
-    Face,
+    Frontend,
     data,
     differ,
     environment,
-    face,
     fit,
+    frontend,
     is_keras_3,
     make_model,
     shares,
@@ -33,7 +33,7 @@ ONLY_RANK_0 = lightcc.ProcessSet([0])
 def train(name: str) -> None:
     warnings.simplefilter("ignore")
     lightcc.init(process_sets=[ONLY_RANK_0])
-    tested = face(name)
+    tested = frontend(name)
     if name == "torch":
         trace_without_compiling()
     only_the_wrapped_optimizer_keeps_replicas_alike(tested)
@@ -55,7 +55,7 @@ def sgd(keras: Any, **arguments: Any) -> Any:
     return keras.optimizers.SGD(0.01, **arguments)
 
 
-def only_the_wrapped_optimizer_keeps_replicas_alike(tested: Face) -> None:
+def only_the_wrapped_optimizer_keeps_replicas_alike(tested: Frontend) -> None:
     """One step with other data on each rank.
 
     Horovod overrides what Keras 3 does not call, so that its optimizer trains each rank alone.
@@ -86,7 +86,7 @@ def trace_without_compiling() -> None:
     torch.compile = functools.partial(torch.compile, backend="eager")
 
 
-def what_compilation_does(tested: Face) -> None:
+def what_compilation_does(tested: Frontend) -> None:
     keras, hvd, name = tested
     x, y = data(seed=lightcc.rank())
     for jit in ("auto", True, False) if is_keras_3(keras) else (None, False):
@@ -106,7 +106,7 @@ def what_compilation_does(tested: Face) -> None:
             fit(model, x, y)
 
 
-def a_function_that_xla_compiles_is_refused(tested: Face) -> None:
+def a_function_that_xla_compiles_is_refused(tested: Frontend) -> None:
     import tensorflow as tf
 
     keras, hvd, _ = tested
@@ -122,7 +122,7 @@ def a_function_that_xla_compiles_is_refused(tested: Face) -> None:
         compiled()
 
 
-def as_one_rank_with_the_whole_batch(tested: Face) -> None:
+def as_one_rank_with_the_whole_batch(tested: Frontend) -> None:
     keras, hvd, _ = tested
     x, y = data()
     makes: list[Any] = [
@@ -140,7 +140,7 @@ def as_one_rank_with_the_whole_batch(tested: Face) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def arguments_of_all_kinds(tested: Face) -> None:
+def arguments_of_all_kinds(tested: Frontend) -> None:
     keras, hvd, name = tested
     x, y = data()
     plain = make_model(keras, hvd.DistributedOptimizer(sgd(keras)), **tested.eagerly)
@@ -181,7 +181,7 @@ def arguments_of_all_kinds(tested: Face) -> None:
     assert int(np.array(passes.iterations)) == 8
 
 
-def overflow_on_one_rank(tested: Face) -> None:
+def overflow_on_one_rank(tested: Frontend) -> None:
     """Ranks take or skip a step together, whichever optimizer is within the other."""
     keras, hvd, _ = tested
     scaling = (
@@ -204,7 +204,7 @@ def overflow_on_one_rank(tested: Face) -> None:
         assert not np.array_equal(weights(model)[0], before[0])
 
 
-def state_is_taken_over(tested: Face) -> None:
+def state_is_taken_over(tested: Frontend) -> None:
     keras, hvd, _ = tested
     optimizer = keras.optimizers.Adam(0.01)
     distributed = hvd.DistributedOptimizer(optimizer)
@@ -222,7 +222,7 @@ def state_is_taken_over(tested: Face) -> None:
             assert np.array_equal(np.array(found), np.array(expected))
 
 
-def members_only(tested: Face) -> None:
+def members_only(tested: Frontend) -> None:
     keras, hvd, _ = tested
     optimizer = hvd.DistributedOptimizer(sgd(keras), process_set=ONLY_RANK_0)
     model = make_model(keras, optimizer, **tested.eagerly)
@@ -237,7 +237,7 @@ def members_only(tested: Face) -> None:
     assert [a == b for a, b in zip(*digests, strict=True)][-2:] == [False, False]
 
 
-def wrong_arguments(tested: Face) -> None:
+def wrong_arguments(tested: Frontend) -> None:
     keras, hvd, _ = tested
     with pytest.raises(ValueError, match="distributed already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(keras)))
@@ -259,7 +259,7 @@ def wrong_arguments(tested: Face) -> None:
             _ = hvd.elastic
 
 
-def custom_loops(tested: Face) -> None:
+def custom_loops(tested: Frontend) -> None:
     """Gradients are combined once, whoever computes them."""
     import tensorflow as tf
 
@@ -290,7 +290,7 @@ def custom_loops(tested: Face) -> None:
     loop(computed)
 
 
-def a_variable_without_a_gradient(tested: Face) -> None:
+def a_variable_without_a_gradient(tested: Frontend) -> None:
     """It stays as it is where no rank has one, also when several passes are added up."""
     import torch
 
@@ -306,7 +306,7 @@ def a_variable_without_a_gradient(tested: Face) -> None:
         assert float(unused.numpy()) == 5.0
 
 
-def sparse_gradients(tested: Face) -> None:
+def sparse_gradients(tested: Frontend) -> None:
     keras, hvd, _ = tested
     rows = np.arange(4).reshape(2, 2) + lightcc.rank()
     for as_dense in (False, True):
@@ -326,7 +326,7 @@ def test_optimizer(name: str) -> None:
 def outlive(name: str) -> str:
     warnings.simplefilter("ignore")
     lightcc.init()
-    keras, hvd, _ = face(name)
+    keras, hvd, _ = frontend(name)
     model = make_model(keras, hvd.DistributedOptimizer(sgd(keras)))
     fit(model, *data(), epochs=1)
     mark("running")
@@ -351,7 +351,7 @@ def test_a_killed_rank_ends_fit_with_a_typed_error() -> None:
 def compressed(name: str) -> list[float]:
     warnings.simplefilter("ignore")
     lightcc.init()
-    keras, hvd, _ = face(name)
+    keras, hvd, _ = frontend(name)
     sent = []
     for compression in (hvd.Compression.none, hvd.Compression.topk(ratio=0.05)):
         optimizer = hvd.DistributedOptimizer(sgd(keras), compression=compression)

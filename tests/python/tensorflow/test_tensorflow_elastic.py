@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keras_faces import environment
+from keras_frontends import environment
 
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
 PATIENCE_S = 240
@@ -91,13 +91,13 @@ Path(sys.argv[1], "result." + os.environ["LIGHT_WORKER"]).write_text(json.dumps(
 """
 
 
-def run_job(folder: Path, program: str, face: str) -> dict[str, Any]:
+def run_job(folder: Path, program: str, frontend: str) -> dict[str, Any]:
     """Runs a job of two ranks, of which worker 1 is killed; returns what worker 0 has found."""
     script = folder / "train.py"
     script.write_text(program)
     job = subprocess.run(
         [LIGHTCCRUN, *FLAGS, sys.executable, str(script), str(folder)],
-        env=os.environ | environment(face),
+        env=os.environ | environment(frontend),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -116,9 +116,9 @@ def test_a_loop_of_ones_own_goes_on_without_a_rank_that_was_killed(tmp_path: Pat
 
 
 @pytest.mark.timeout(PATIENCE_S)
-@pytest.mark.parametrize("face", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
-def test_fit_goes_on_without_a_rank_that_was_killed(tmp_path: Path, face: str) -> None:
-    found = run_job(tmp_path, FIT, face)
+@pytest.mark.parametrize("frontend", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
+def test_fit_goes_on_without_a_rank_that_was_killed(tmp_path: Path, frontend: str) -> None:
+    found = run_job(tmp_path, FIT, frontend)
     assert found["sizes"] == [2, 1]
     assert (found["epoch"], found["batch"]) == (3, 0)
     assert np.isfinite(np.concatenate([np.ravel(value) for value in found["weights"]])).all()

@@ -40,7 +40,7 @@ ADDED = {
     "PartialDistributedOptimizer": ", **fusion",
     "BestModelCheckpoint": ", filepath=None",
 }
-#: Where Horovod's own function lacks what its other faces have.
+#: Where Horovod's own function lacks what its other frontends have.
 KERAS_ADDED = (
     ", backward_passes_per_step=1, average_aggregated_gradients=False, "
     "process_set=global_process_set, scale_local_gradients=True"
@@ -82,18 +82,18 @@ def test_signatures_are_horovods(module: str) -> None:
 
 @pytest.mark.parametrize("module", ["lightcc.keras", "lightcc.tensorflow.keras"])
 def test_functions_for_keras_are_documented_and_travel_pickled(module: str) -> None:
-    face = importlib.import_module(module)
+    frontend = importlib.import_module(module)
     for name in HOROVOD["keras"]:
-        function = getattr(face, name)
+        function = getattr(frontend, name)
         assert inspect.getdoc(function), name
         assert pickle.loads(pickle.dumps(function)) == function, name
 
 
 @pytest.mark.parametrize("module", ["", ".mpi_ops", ".keras"])
 def test_faces_have_each_of_their_names_once(module: str) -> None:
-    face = importlib.import_module(f"lightcc.tensorflow{module}")
-    assert len(face.__all__) == len(set(face.__all__))
-    assert all(hasattr(face, name) for name in face.__all__)
+    frontend = importlib.import_module(f"lightcc.tensorflow{module}")
+    assert len(frontend.__all__) == len(set(frontend.__all__))
+    assert all(hasattr(frontend, name) for name in frontend.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(set(hvd.__all__) - UNDOCUMENTED))

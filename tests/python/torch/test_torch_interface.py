@@ -68,9 +68,9 @@ def test_names_are_horovods() -> None:
     assert set(HOROVOD["names"]) - set(hvd.__all__) == NOT_YET
     assert set(HOROVOD["names"]) - set(dir(hvd)) == NOT_YET
     assert hvd.mpi_ops.allreduce is hvd.allreduce
-    for face in (hvd, hvd.mpi_ops):
-        assert set(dir(face)) >= set(face.__all__)
-        assert len(face.__all__) == len(set(face.__all__))
+    for frontend in (hvd, hvd.mpi_ops):
+        assert set(dir(frontend)) >= set(frontend.__all__)
+        assert len(frontend.__all__) == len(set(frontend.__all__))
 
 
 def test_everything_public_is_documented() -> None:

@@ -68,7 +68,7 @@ def allreduces() -> None:
     x = pattern(torch.float32, (5, 3), hvd.rank())
     expected = reduced(hvd.Average, torch.float32, (5, 3), everyone)
     check_same(hvd.allreduce(x), expected)
-    check_same(lightcc.allreduce(x), expected, "without torch's face")
+    check_same(lightcc.allreduce(x), expected, "without torch's frontend")
     check_same(hvd.allreduce(x, compression=hvd.Compression.fp16), expected.half().float())
     check_same(lightcc.allreduce(x, compression=lightcc.Compression.fp16), expected.half().float())
     check_same(hvd.allreduce(x, compression=hvd.Compression.bf16), expected.bfloat16().float())

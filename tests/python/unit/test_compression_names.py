@@ -10,10 +10,10 @@ import lightcc
 import lightcc.torch
 
 
-@pytest.mark.parametrize("face", [lightcc, lightcc.torch])
+@pytest.mark.parametrize("frontend", [lightcc, lightcc.torch])
 @pytest.mark.parametrize("name", ["adam", "fp8", "onebit", "powersgd"])
-def test_a_name_that_has_left_says_what_takes_its_place(face: Any, name: str) -> None:
-    compression = face.Compression
+def test_a_name_that_has_left_says_what_takes_its_place(frontend: Any, name: str) -> None:
+    compression = frontend.Compression
     with pytest.raises(AttributeError, match=rf"Compression\.{name} is no longer in lightcc: use"):
         getattr(compression, name)
     assert not hasattr(compression, name)

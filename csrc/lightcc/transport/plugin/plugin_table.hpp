@@ -1,4 +1,4 @@
-// One face for the function tables of NCCL net plugins, versions 5 to 12 of the ABI.
+// One interface for the function tables of NCCL net plugins, versions 5 to 12 of the ABI.
 //
 // What NCCL promises a plugin is promised here, too: output words are cleared before each call, a
 // connect handle is a buffer of 128 bytes that stays where it is, sizes fit the version's types,

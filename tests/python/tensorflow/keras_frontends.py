@@ -19,7 +19,7 @@ import pytest
 import lightcc
 
 
-class Face(NamedTuple):
+class Frontend(NamedTuple):
     """A Keras to test, and lightcc's module for it."""
 
     keras: Any
@@ -36,7 +36,7 @@ class Face(NamedTuple):
 VERSION = tuple(int(number) for number in importlib.metadata.version("keras").split(".")[:2])
 
 #: By name: the module, and the environment of a rank.
-FACES: dict[str, tuple[str, dict[str, str]]] = {
+FRONTENDS: dict[str, tuple[str, dict[str, str]]] = {
     "tensorflow": ("lightcc.tensorflow.keras", {}),
     "keras2": ("lightcc.tensorflow.keras", {"TF_USE_LEGACY_KERAS": "1"}),
     "torch": ("lightcc.keras", {"KERAS_BACKEND": "torch"}),
@@ -48,24 +48,24 @@ ALL = [
         name,
         marks=pytest.mark.skipif(name != "tensorflow" and VERSION < (3, 0), reason=_OLD),
     )
-    for name in FACES
+    for name in FRONTENDS
 ]
 
 
 def environment(name: str) -> dict[str, str]:
-    """Returns the variables of a rank that tests a face."""
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **FACES[name][1]}
+    """Returns the variables of a rank that tests a frontend."""
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **FRONTENDS[name][1]}
 
 
-def face(name: str) -> Face:
-    """Returns the face, in a rank with its variables."""
-    module = importlib.import_module(FACES[name][0])
+def frontend(name: str) -> Frontend:
+    """Returns the frontend, in a rank with its variables."""
+    module = importlib.import_module(FRONTENDS[name][0])
     if module.__name__ == "lightcc.keras":
         keras = importlib.import_module("keras")
         assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
     else:
         keras = importlib.import_module("tensorflow").keras
-    return Face(keras, module, name)
+    return Frontend(keras, module, name)
 
 
 def is_keras_3(keras: Any) -> bool:

@@ -1,7 +1,7 @@
-"""The functions of a face for Keras, over the operations below it.
+"""The functions of a frontend for Keras, over the operations below it.
 
-A face makes one `Face`, and its functions are this object's methods. They differ from face to face
-by the module of Keras and by the backend alone.
+A frontend makes one `Frontend`, and its functions are this object's methods. Frontends differ by
+the module of Keras and by the backend alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-class Face:
+class Frontend:
     """Horovod's functions for one module of Keras."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Face:
         """Makes the functions of a module.
 
         Args:
-            name: Of the module, which has this object as `_FACE`.
+            name: Of the module, which has this object as `_FRONTEND`.
             keras: The module that loads models.
             backend: Returns the operations; called when they are needed.
             backend_for: Returns those for an optimizer.
@@ -41,9 +41,9 @@ class Face:
         self._backend = backend
         self._backend_for = backend_for
 
-    def __reduce__(self) -> tuple[Callable[[str], Face], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], Frontend], tuple[str]]:
         """Says how to find it in another process, so that its functions can be pickled."""
-        return _face_of, (self._name,)
+        return _frontend_of, (self._name,)
 
     def DistributedOptimizer(  # noqa: N802  Horovod's name
         self,
@@ -288,6 +288,6 @@ class Face:
         )
 
 
-def _face_of(name: str) -> Face:
-    face: Face = importlib.import_module(name)._FACE  # noqa: SLF001  by this package's faces
-    return face
+def _frontend_of(name: str) -> Frontend:
+    frontend: Frontend = importlib.import_module(name)._FRONTEND  # noqa: SLF001  by this package's frontends
+    return frontend
