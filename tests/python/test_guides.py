@@ -1,17 +1,20 @@
 """Every block of code in the README and in the guides runs, or has its reason here why it does not.
 
 A page's blocks have a language. `python title="NAME"` is a program, which a shell block of the page
-starts. Other Python blocks of a page run one after another, as one program of two ranks. Each line
-of a shell block runs in a folder with `train.py`, and must succeed.
+starts; it runs on two ranks that are forked from a warm process. Other Python blocks of a page run
+one after another, as one program of two ranks. Each line of a shell block runs once, and must
+succeed. It starts a small program under the name of the page's, as torch takes long to import.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +48,7 @@ NOT_RUN = {
     r"^python -m venv|^\. \.venv": "this runs in a virtual environment",
     r"^ssh|^rsync|/etc/": "needs a second machine",
     r"\bnode-[ab]|--hostfile": "test_sshd.py launches on two hosts",
-    r"^mpirun|^srun": "test_launchers.py runs them where they are installed",
+    r"^mpirun|^srun|^torchrun": "test_launchers.py runs them where they are installed",
     r"lightccrun --store|LIGHT_RENDEZVOUS": "test_runner_engine.py does, with the values printed",
     r"lightcc.bench": "takes minutes; test_bench.py runs small ones",
     r"^lightcc-top": "asks a running job; parallel/test_watching.py has one",
@@ -118,7 +121,16 @@ PARTS = {
     ]
     for name, blocks in BLOCKS.items()
 }
-COMPILES = ["docs/guides/torch-compile.md"]
+# What a program has that a launcher starts as ranks.
+OF_RANKS = re.compile(r"^(hvd\.init|dist\.init_process_group)\(", re.MULTILINE)
+PROGRAMS = [
+    (name, block.title)
+    for name, blocks in BLOCKS.items()
+    for block in blocks
+    if block.title
+    and OF_RANKS.search(block.text)
+    and not any(text in block.text for text in NOT_RUN_PYTHON)
+]
 COMMANDS = {
     name: [line for block in blocks if block.language == "sh" for line in block.commands()]
     for name, blocks in BLOCKS.items()
@@ -127,6 +139,25 @@ COMMANDS = {
 
 def reason_against(command: str) -> str | None:
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command)), None)
+
+
+def lines_to_run() -> dict[str, list[str]]:
+    """Returns the shell lines of each page, without those that do the same on an earlier one."""
+    seen: set[str] = set()
+    found = {}
+    for name, commands in COMMANDS.items():
+        lines = [line for line in commands if reason_against(line) is None]
+        text = " ".join(lines)
+        # What a page sets and what it reads are those of its own lines.
+        own = "export " in text or "trace.json" in text
+        new = [line for line in lines if own or line not in seen]
+        seen.update(new)
+        if new:
+            found[name] = new
+    return found
+
+
+LINES = lines_to_run()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -148,13 +179,19 @@ def test_each_reason_is_needed() -> None:
         assert any(text in block for block in texts), text
 
 
-def run_parts(name: str, folder: str) -> list[str]:
-    """Runs the Python blocks of a page and returns the names that they have made."""
+def enter(folder: str) -> None:
+    """Has what a page's blocks expect of a launcher, and compiles without a compiler."""
     os.chdir(folder)
     os.environ.setdefault("RANK", os.environ["LIGHT_RANK"])
     os.environ.setdefault("WORLD_SIZE", os.environ["LIGHT_SIZE"])
-    names: dict[str, object] = {}
+    torch.compile = partial(torch.compile, backend="aot_eager")
     torch.manual_seed(0)
+
+
+def run_parts(name: str, folder: str) -> list[str]:
+    """Runs the Python blocks of a page and returns the names that they have made."""
+    enter(folder)
+    names: dict[str, object] = {}
     for block in PARTS[name]:
         # The line numbers of the page, for tracebacks.
         source = "\n" * block.line + block.text
@@ -163,25 +200,27 @@ def run_parts(name: str, folder: str) -> list[str]:
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize("name", [name for name in NAMES if PARTS[name] and name not in COMPILES])
+@pytest.mark.parametrize("name", [name for name in NAMES if PARTS[name]])
 def test_python_blocks_run_on_two_ranks(name: str, tmp_path: Path, port: int) -> None:
-    check_parts(name, tmp_path, port)
-
-
-@pytest.mark.slow  # A compiler runs: 15 s.
-@pytest.mark.multiproc
-@pytest.mark.parametrize("name", COMPILES)
-def test_python_blocks_that_are_compiled_run_on_two_ranks(
-    name: str, tmp_path: Path, port: int
-) -> None:
-    check_parts(name, tmp_path, port)
-
-
-def check_parts(name: str, folder: Path, port: int) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    made = spawn_ranks(run_parts, 2, name, str(folder), env=variables)
+    made = spawn_ranks(run_parts, 2, name, str(tmp_path), env=variables)
     assert made[0] == made[1]
     assert made[0]
+
+
+def run_program(name: str, title: str, folder: str) -> None:
+    enter(folder)
+    (block,) = (block for block in BLOCKS[name] if block.title == title)
+    path = Path(folder, f"{os.environ['LIGHT_RANK']}_{title}")
+    path.write_text("\n" * block.line + block.text)
+    runpy.run_path(str(path), run_name="__main__")
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize(("name", "title"), PROGRAMS)
+def test_programs_run_on_two_ranks(name: str, title: str, tmp_path: Path, port: int) -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    spawn_ranks(run_program, 2, name, title, str(tmp_path), env=variables)
 
 
 @pytest.fixture
@@ -191,16 +230,18 @@ def port() -> int:
 
 @pytest.mark.slow  # Starts some thirty small jobs.
 @pytest.mark.multiproc
-@pytest.mark.parametrize("name", [name for name in NAMES if COMMANDS[name]])
+@pytest.mark.parametrize("name", LINES)
 def test_shell_lines_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (tmp_path / "train.py").write_text(TRAIN)
     for block in BLOCKS[name]:
-        if block.title and not any(text in block.text for text in NOT_RUN_PYTHON):
-            (tmp_path / block.title).write_text(block.text)
-    record = [*("lightccrun", "-np", "1", "--timeline-filename", "trace.json"), sys.executable]
-    subprocess.run([*record, "train.py"], cwd=tmp_path, check=True, capture_output=True)
-    script = "".join(f"{line}\n" for line in COMMANDS[name] if reason_against(line) is None)
+        if block.title:
+            text = TRAIN if OF_RANKS.search(block.text) else block.text
+            (tmp_path / block.title).write_text(text)
+    script = "".join(f"{line}\n" for line in LINES[name])
+    if "trace.json" in script:
+        record = ["lightccrun", "-np", "1", "--timeline-filename", "trace.json", sys.executable]
+        subprocess.run([*record, "train.py"], cwd=tmp_path, check=True, capture_output=True)
     done = subprocess.run(
         ["bash", "-exc", script],
         cwd=tmp_path,
