@@ -15,8 +15,8 @@ from chaos_notes import Notes, losses
 from chaos_story import ALL, KINDS, LAG, OF_LINKS, draw
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-RUNS = 12
-PATIENCE_S = 400
+RUNS = 5
+PATIENCE_S = 200
 
 
 @pytest.mark.multiproc
