@@ -11,6 +11,7 @@ from arrays import FLOATS, check_same
 from compressed_models import (
     BLOCK,
     COMPRESSORS,
+    GRIDS,
     SMALL,
     CompressedGrid,
     TopkModel,
@@ -41,9 +42,7 @@ def all_gradients(step: int, count: int = COUNT) -> list[Array]:
     return [gradients(step, rank, FLOAT32, count) for rank in range(hvd.size())]
 
 
-def check_against_the_model(blocks: Blocks, kind: str) -> list[str]:
-    hvd.init()
-    digests = []
+def results_and_residuals_are_those_of_the_model(blocks: Blocks, kind: str) -> None:
     for dtype in FLOATS:
         model = model_of(kind, blocks, COUNT, dtype)
         for step in range(3):
@@ -52,21 +51,6 @@ def check_against_the_model(blocks: Blocks, kind: str) -> list[str]:
                 inputs[hvd.rank()], name=dtype.name, op=hvd.Sum, compression=COMPRESSORS[kind]
             )
             check_same(result, model.step(inputs), (dtype.name, step))
-            digests.append(hashlib.sha256(result.tobytes()).hexdigest())
-    return digests
-
-
-@cases(
-    "at kind",
-    ("two_hosts", "top-k"),
-    ("two_by_two", "int8"),
-    ("three_hosts", "top-k"),
-    ("three_hosts", "int4"),
-    ("uneven_hosts", "int8"),
-)
-def test_results_and_residuals_are_those_of_the_algorithm(at: CompressedGrid, kind: str) -> None:
-    results = at.run(check_against_the_model, at.blocks, kind)
-    assert all(result == results[0] for result in results)
 
 
 #: Top-k that sends about its share has no model, and loses nothing either.
@@ -78,9 +62,7 @@ INEXACT: dict[str, Any] = {
 }
 
 
-def nothing_is_lost(kind: str) -> list[str]:
-    """What was sent and what is kept back together are what was put in."""
-    hvd.init()
+def what_was_sent_and_what_was_kept_back_are_what_was_put_in(_: Blocks, kind: str) -> None:
     digests = []
     sent = np.zeros(COUNT)
     put_in = np.zeros(COUNT)
@@ -101,25 +83,10 @@ def nothing_is_lost(kind: str) -> list[str]:
         np.zeros(COUNT, "f4"), name="x", op=hvd.Sum, compression=hvd.Compression.topk(1.0)
     )
     np.testing.assert_array_equal(sent + rest, put_in)
-    return digests
+    assert hvd.allgather_object(digests) == [digests] * hvd.size()
 
 
-@cases(
-    "at kind",
-    ("three_hosts", "top-k, about"),
-    ("two_hosts", "top-k, fp16"),
-    ("three_hosts", "int8"),
-    ("two_by_two", "int4"),
-)
-def test_what_was_sent_and_what_was_kept_back_are_what_was_put_in(
-    at: CompressedGrid, kind: str
-) -> None:
-    results = at.run(nothing_is_lost, kind)
-    assert all(result == results[0] for result in results)
-
-
-def a_ratio_of_one_is_dense() -> None:
-    hvd.init()
+def a_ratio_of_one_has_the_bits_of_a_dense_allreduce(_: Blocks) -> None:
     for dtype in FLOATS:
         for op in (hvd.Sum, hvd.Average):
             x = gradients(3, hvd.rank(), dtype, COUNT)
@@ -135,14 +102,8 @@ def a_ratio_of_one_is_dense() -> None:
             np.testing.assert_array_equal(dense, sent)
 
 
-@cases("at", "two_hosts", "three_hosts")
-def test_a_ratio_of_one_has_the_bits_of_a_dense_allreduce(at: CompressedGrid) -> None:
-    at.run(a_ratio_of_one_is_dense)
-
-
-def factors_and_averages(blocks: Blocks) -> None:
+def factors_and_averages_are_those_of_a_dense_allreduce(blocks: Blocks) -> None:
     """Factors that are powers of two change no code, so they are only multiplied with."""
-    hvd.init()
     ways: list[tuple[dict[str, Any], float]] = [
         ({"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 8.0}, 4.0),
         ({"op": hvd.Average}, 1.0 / hvd.size()),
@@ -157,9 +118,124 @@ def factors_and_averages(blocks: Blocks) -> None:
             check_same(result, model.step(inputs) * np.float32(factor), (i, step))
 
 
-@cases("at", "two_hosts")
-def test_factors_and_averages_are_those_of_a_dense_allreduce(at: CompressedGrid) -> None:
-    at.run(factors_and_averages, at.blocks)
+def a_step_that_overflows_on_one_rank_is_void_on_all(blocks: Blocks, bad: float, kind: str) -> None:
+    model = model_of(kind, blocks, COUNT, FLOAT32)
+    for step in range(6):
+        inputs = all_gradients(step)
+        overflows = step in (0, 3)
+        mine = inputs[hvd.rank()].copy()
+        if overflows and hvd.rank() == hvd.size() - 1:
+            mine[COUNT - 1] = bad
+        result = hvd.allreduce(mine, name="x", op=hvd.Sum, compression=COMPRESSORS[kind])
+        if overflows:
+            assert np.isnan(result).all()
+        else:
+            check_same(result, model.step(inputs), step)
+
+
+def bytes_of_codes(count: int, bits: int) -> int:
+    """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
+    whole = 16 * bits
+    return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
+
+
+def bytes_over_the_network_are_those_of_the_formula(blocks: Blocks, kind: str) -> None:
+    count, steps = 300_001, 5
+    bits = COMPRESSORS[kind].spec().bits
+    hvd.allreduce(np.ones(count, "f4"), name="x", compression=COMPRESSORS[kind])
+    hvd.barrier()
+    before = hvd.stats()
+    for step in range(steps):
+        hvd.allreduce(
+            gradients(step, hvd.rank(), FLOAT32, count), name="x", compression=COMPRESSORS[kind]
+        )
+    after = hvd.stats()
+    block = next(i for i, ranks in enumerate(blocks) if hvd.rank() in ranks)
+    begin, end = shards_of(count, len(blocks[0]), 4)[blocks[block].index(hvd.rank())]
+    if len(blocks) == 2:
+        formula = bytes_of_codes(end - begin, bits)
+    else:
+        parts = [
+            bytes_of_codes(last - first, bits) for first, last in parts_of(end - begin, len(blocks))
+        ]
+        formula = sum(parts) - parts[block] + (len(blocks) - 1) * parts[block]
+    counters = ["compressed_tensors", "compressed_sent_bytes", "network_bytes_sent"]
+    spent = {key: after[key] - before[key] for key in counters}
+    assert spent["compressed_tensors"] == steps
+    assert spent["compressed_sent_bytes"] == steps * formula
+    # Above what is counted: headers of messages and pieces, and the control plane.
+    assert 0 <= spent["network_bytes_sent"] - spent["compressed_sent_bytes"] < 20_000
+
+
+def the_share_falls_from_a_quarter_during_warm_up(blocks: Blocks) -> None:
+    ratio, warmup = 0.01, 4
+    topk = hvd.Compression.topk(ratio, warmup_steps=warmup, exact=True)
+    model = TopkModel(blocks, COUNT, FLOAT32, ratio)
+    for step in range(6):
+        inputs = all_gradients(step)
+        result = hvd.allreduce(inputs[hvd.rank()], name="x", op=hvd.Sum, compression=topk)
+        share = 0.25 * (ratio / 0.25) ** min(1.0, step / warmup)
+        check_same(result, model.step(inputs, share), step)
+
+
+def a_rank_that_joined_keeps_its_shard_going(blocks: Blocks, kind: str) -> None:
+    model = model_of(kind, blocks, COUNT, FLOAT32)
+    steps = 4 if hvd.rank() != 1 else 2
+    for step in range(4):
+        inputs = all_gradients(step)
+        if step >= 2:
+            inputs[1] = np.zeros(COUNT, "f4")
+        expected = model.step(inputs)
+        if step < steps:
+            result = hvd.allreduce(
+                inputs[hvd.rank()], name="x", op=hvd.Sum, compression=COMPRESSORS[kind]
+            )
+            check_same(result, expected, step)
+    hvd.join()
+
+
+#: What all ranks of a grid do, each in a world of its own.
+PROGRAMS: dict[str, list[tuple[Any, ...]]] = {
+    "two_hosts": [
+        (results_and_residuals_are_those_of_the_model, "top-k"),
+        (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "top-k, fp16"),
+        (a_ratio_of_one_has_the_bits_of_a_dense_allreduce,),
+        (factors_and_averages_are_those_of_a_dense_allreduce,),
+        (a_step_that_overflows_on_one_rank_is_void_on_all, np.nan, "top-k"),
+        (bytes_over_the_network_are_those_of_the_formula, "int8"),
+        (the_share_falls_from_a_quarter_during_warm_up,),
+        (a_rank_that_joined_keeps_its_shard_going, "top-k"),
+    ],
+    "two_by_two": [
+        (results_and_residuals_are_those_of_the_model, "int8"),
+        (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "int4"),
+        (a_rank_that_joined_keeps_its_shard_going, "int8"),
+    ],
+    "three_hosts": [
+        (results_and_residuals_are_those_of_the_model, "top-k"),
+        (results_and_residuals_are_those_of_the_model, "int4"),
+        (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "top-k, about"),
+        (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "int8"),
+        (a_ratio_of_one_has_the_bits_of_a_dense_allreduce,),
+        (a_step_that_overflows_on_one_rank_is_void_on_all, -np.inf, "int4"),
+        (bytes_over_the_network_are_those_of_the_formula, "int4"),
+    ],
+    "uneven_hosts": [(results_and_residuals_are_those_of_the_model, "int8")],
+}
+
+
+def each_in_a_world(blocks: Blocks, programs: list[tuple[Any, ...]]) -> None:
+    for program, *arguments in programs:
+        hvd.init()
+        program(blocks, *arguments)
+        hvd.barrier()
+        hvd.shutdown()
+
+
+@pytest.mark.parametrize("grid", PROGRAMS)
+def test_compressed_sums_are_those_of_the_algorithm(grid: str) -> None:
+    at = GRIDS[grid]
+    at.run(each_in_a_world, at.blocks, PROGRAMS[grid])
 
 
 # -- What is compressed, and what is not ----------------------------------------------------------
@@ -269,32 +345,6 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> N
         hvd.Compression.topk(**arguments)
 
 
-# -- Numbers that are none, or next to none -------------------------------------------------------
-
-
-def an_overflow_costs_one_step(blocks: Blocks, bad: float, kind: str) -> None:
-    hvd.init()
-    model = model_of(kind, blocks, COUNT, FLOAT32)
-    for step in range(6):
-        inputs = all_gradients(step)
-        overflows = step in (0, 3)
-        mine = inputs[hvd.rank()].copy()
-        if overflows and hvd.rank() == hvd.size() - 1:
-            mine[COUNT - 1] = bad
-        result = hvd.allreduce(mine, name="x", op=hvd.Sum, compression=COMPRESSORS[kind])
-        if overflows:
-            assert np.isnan(result).all()
-        else:
-            check_same(result, model.step(inputs), step)
-
-
-@cases("at bad kind", ("two_hosts", np.nan, "top-k"), ("three_hosts", -np.inf, "int4"))
-def test_a_step_that_overflows_on_one_rank_is_void_on_all_and_nothing_else(
-    at: CompressedGrid, bad: float, kind: str
-) -> None:
-    at.run(an_overflow_costs_one_step, at.blocks, bad, kind)
-
-
 # -- Many tensors, many steps ---------------------------------------------------------------------
 
 
@@ -349,85 +399,6 @@ def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(at: CompressedGrid, k
         for digest in at.run(many_tensors, kind, order, grouped, **env)
     ]
     assert all(digest == digests[0] for digest in digests)
-
-
-def bytes_of_codes(count: int, bits: int) -> int:
-    """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
-    whole = 16 * bits
-    return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
-
-
-def bytes_are_those_of_the_formula(blocks: Blocks, count: int, kind: str) -> None:
-    hvd.init()
-    steps = 5
-    bits = COMPRESSORS[kind].spec().bits
-    hvd.allreduce(np.ones(count, "f4"), name="x", compression=COMPRESSORS[kind])
-    hvd.barrier()
-    before = hvd.stats()
-    for step in range(steps):
-        hvd.allreduce(
-            gradients(step, hvd.rank(), FLOAT32, count), name="x", compression=COMPRESSORS[kind]
-        )
-    after = hvd.stats()
-    block = next(i for i, ranks in enumerate(blocks) if hvd.rank() in ranks)
-    begin, end = shards_of(count, len(blocks[0]), 4)[blocks[block].index(hvd.rank())]
-    if len(blocks) == 2:
-        formula = bytes_of_codes(end - begin, bits)
-    else:
-        parts = [
-            bytes_of_codes(last - first, bits) for first, last in parts_of(end - begin, len(blocks))
-        ]
-        formula = sum(parts) - parts[block] + (len(blocks) - 1) * parts[block]
-    counters = ["compressed_tensors", "compressed_sent_bytes", "network_bytes_sent"]
-    spent = {key: after[key] - before[key] for key in counters}
-    assert spent["compressed_tensors"] == steps
-    assert spent["compressed_sent_bytes"] == steps * formula
-    # Above what is counted: headers of messages and pieces, and the control plane.
-    assert 0 <= spent["network_bytes_sent"] - spent["compressed_sent_bytes"] < 20_000
-
-
-@cases("at kind", ("two_hosts", "int8"), ("three_hosts", "int4"))
-def test_bytes_over_the_network_are_those_of_the_formula(at: CompressedGrid, kind: str) -> None:
-    at.run(bytes_are_those_of_the_formula, at.blocks, 300_001, kind)
-
-
-def warm_up(blocks: Blocks) -> None:
-    hvd.init()
-    ratio, warmup = 0.01, 4
-    topk = hvd.Compression.topk(ratio, warmup_steps=warmup, exact=True)
-    model = TopkModel(blocks, COUNT, FLOAT32, ratio)
-    for step in range(6):
-        inputs = all_gradients(step)
-        result = hvd.allreduce(inputs[hvd.rank()], name="x", op=hvd.Sum, compression=topk)
-        share = 0.25 * (ratio / 0.25) ** min(1.0, step / warmup)
-        check_same(result, model.step(inputs, share), step)
-
-
-@cases("at", "two_hosts")
-def test_the_share_falls_from_a_quarter_during_warm_up(at: CompressedGrid) -> None:
-    at.run(warm_up, at.blocks)
-
-
-def a_rank_that_joined_keeps_its_shard_going(blocks: Blocks, kind: str) -> None:
-    hvd.init()
-    model = model_of(kind, blocks, COUNT, FLOAT32)
-    steps = 4 if hvd.rank() != 1 else 2
-    for step in range(4):
-        inputs = all_gradients(step)
-        if step >= 2:
-            inputs[1] = np.zeros(COUNT, "f4")
-        expected = model.step(inputs)
-        if step < steps:
-            result = hvd.allreduce(
-                inputs[hvd.rank()], name="x", op=hvd.Sum, compression=COMPRESSORS[kind]
-            )
-            check_same(result, expected, step)
-    hvd.join()
-
-
-@cases("at kind", ("two_hosts", "top-k"), ("two_by_two", "int8"))
-def test_a_rank_that_joined_keeps_its_shard_going(at: CompressedGrid, kind: str) -> None:
-    at.run(a_rank_that_joined_keeps_its_shard_going, at.blocks, kind)
 
 
 def sets_have_their_own() -> None:
