@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from faults import processes, wait_for_file
 from grids import TWO_APART
 
 import lightcc as hvd
-from lightcc.harp.stat import files, layout
+from lightcc.harp.stat import cli, files, layout
 from lightcc.testing import mark
 
 if TYPE_CHECKING:
@@ -89,18 +89,15 @@ def payload_sent(process: Process) -> int:
     return total(process, "data_bytes_sent") - total(process, "data_bytes_retransmitted")
 
 
-def harp_stat(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightcc.harp.stat", *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def harp_stat(*options: str) -> str:
+    """Returns what the program writes."""
+    with contextlib.redirect_stdout(io.StringIO()) as written:
+        assert cli.main(options) == 0
+    return written.getvalue()
 
 
 def test_counters_are_documented_grow_by_what_is_sent_and_go_with_their_process(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "stat"
     folder.mkdir()
@@ -130,14 +127,13 @@ def test_counters_are_documented_grow_by_what_is_sent_and_go_with_their_process(
         for result in ranks.wait(60):
             assert result.ok, result.describe()
     assert list(folder.iterdir()) == []
-    done = harp_stat("--dir", str(folder))
-    assert done.returncode == 1
-    assert "no process publishes anything of HARP" in done.stderr
+    assert cli.main(["--dir", str(folder)]) == 1
+    assert "no process publishes anything of HARP" in capsys.readouterr().err
 
 
 def check_what_is_shown(folder: Path, pids: list[int], after: list[Process]) -> None:
     """Checks the program's outputs while the ranks run."""
-    shown = json.loads(harp_stat("--dir", str(folder), "--json").stdout)
+    shown = json.loads(harp_stat("--dir", str(folder), "--json"))
     assert shown["problems"] == []
     by_pid: dict[int, Any] = {one["pid"]: one for one in shown["processes"]}
     for pid, process in zip(pids, after, strict=True):
@@ -147,11 +143,11 @@ def check_what_is_shown(folder: Path, pids: list[int], after: list[Process]) -> 
         assert {one["state"] for one in sessions} == {"open"}
         assert sum(one["data_bytes_sent"] for one in sessions) == total(process, "data_bytes_sent")
         assert len(sessions[0]["paths_shown"]) == 8
-    prometheus = harp_stat("--dir", str(folder), "--prometheus").stdout
+    prometheus = harp_stat("--dir", str(folder), "--prometheus")
     for pid in pids:
         assert f'harp_process_up{{pid="{pid}"}} 1\n' in prometheus
         assert re.search(rf'harp_session_data_bytes_sent_total{{pid="{pid}",', prometheus)
-    alone = harp_stat("--dir", str(folder), "--pid", str(pids[1])).stdout
+    alone = harp_stat("--dir", str(folder), "--pid", str(pids[1]))
     assert f"process {pids[1]}," in alone
     assert f"process {pids[0]}," not in alone
 
@@ -180,9 +176,9 @@ def test_what_a_killed_process_leaves_is_said_to_be_dead_and_is_removed(tmp_path
         pid = ranks.pids[0]
     left = {path: path.read_bytes() for path in folder.iterdir()}
     assert len(left) == 2
-    shown = harp_stat("--dir", str(folder), "--pid", str(pid)).stdout
+    shown = harp_stat("--dir", str(folder), "--pid", str(pid))
     assert re.search(rf"process {pid}, .*: DEAD", shown), shown
-    assert harp_stat("--dir", str(folder), "--clean").stdout.count("removed") == 2
+    assert harp_stat("--dir", str(folder), "--clean").count("removed") == 2
     assert list(folder.iterdir()) == []
     for path, content in left.items():  # The next process does so, too.
         path.write_bytes(content)
