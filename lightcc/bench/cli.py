@@ -25,7 +25,7 @@ from lightcc.bench import cases, kernels, report, train
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
-from lightcc.bench.gpus import GpuError, check_cupy, find_gpus, objection_to_nccl
+from lightcc.bench.gpus import GpuError, check_cupy, find_gpus, why_no_nccl
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import (
@@ -158,7 +158,7 @@ def _facts_of_gpus(args: argparse.Namespace, wanted: list[Variant]) -> dict[str,
         check_cupy()
     if all(variant.arrays for variant in wanted):
         return {"gpus": gpus, "without_nccl": "all variants have arrays of CuPy"}
-    return {"gpus": gpus, "without_nccl": objection_to_nccl(len(gpus), args.num_proc)}
+    return {"gpus": gpus, "without_nccl": why_no_nccl(len(gpus), args.num_proc)}
 
 
 def _setup_peers(words: list[str]) -> int:

@@ -38,7 +38,7 @@ def find_gpus() -> list[str]:
     return [gpu["name"] for gpu in found]
 
 
-def objection_to_nccl(num_gpus: int, num_ranks: int) -> str:
+def why_no_nccl(num_gpus: int, num_ranks: int) -> str:
     """Returns why torch's NCCL cannot be measured on so many ranks; empty where it can.
 
     Raises:

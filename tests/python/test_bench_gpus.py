@@ -98,7 +98,7 @@ def test_torchs_nccl_wants_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) 
         return subprocess.CompletedProcess(argv, 0, json.dumps(said) + "\n", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert gpus.objection_to_nccl(2, 2) == ""
-    assert "a GPU for each of 3 ranks, and there are 2" in gpus.objection_to_nccl(2, 3)
+    assert gpus.why_no_nccl(2, 2) == ""
+    assert "a GPU for each of 3 ranks, and there are 2" in gpus.why_no_nccl(2, 3)
     said["nccl"] = "torch 2 has no NCCL"
-    assert gpus.objection_to_nccl(2, 2) == "torch 2 has no NCCL"
+    assert gpus.why_no_nccl(2, 2) == "torch 2 has no NCCL"

@@ -65,8 +65,8 @@ Result<NcclCard> decode_card(const Bytes& bytes, int rank) {
   return card;
 }
 
-Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
-                                      const std::vector<int>& host_of) {
+Result<std::string> why_no_nccl(const std::vector<NcclCard>& cards,
+                                const std::vector<int>& host_of) {
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     if (!cards[rank].objection.empty()) {
       return "rank " + std::to_string(rank) + ": " + cards[rank].objection;

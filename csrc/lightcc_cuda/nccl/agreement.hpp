@@ -30,7 +30,7 @@ Result<NcclCard> decode_card(const Bytes& bytes, int rank);
 
 /// Why GPU memory is staged instead; empty: NCCL carries out what it can. `host_of` by rank.
 /// kInvalidArgument: their versions differ, which NCCL does not allow.
-Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
-                                      const std::vector<int>& host_of);
+Result<std::string> why_no_nccl(const std::vector<NcclCard>& cards,
+                                const std::vector<int>& host_of);
 
 }  // namespace lightcc::cuda

@@ -296,8 +296,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
     LIGHTCC_ASSIGN_OR_RETURN(NcclCard card, decode_card(one, static_cast<int>(cards.size())));
     cards.push_back(std::move(card));
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const std::string objection,
-                           objection_to_nccl(cards, site.world.host_of));
+  LIGHTCC_ASSIGN_OR_RETURN(const std::string objection, why_no_nccl(cards, site.world.host_of));
   const Topology& topology = site.world.topology;
   if (!objection.empty() || !library.has_value()) {
     if (topology.rank == 0) {

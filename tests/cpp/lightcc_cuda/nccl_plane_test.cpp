@@ -385,7 +385,7 @@ NcclCard card_at(const std::string& bus, int version = 21805) {
 }
 
 TEST(NcclAgreement, names_both_versions_where_they_differ) {
-  const auto told = objection_to_nccl({card_at("1"), card_at("2", 23203)}, {0, 0});
+  const auto told = why_no_nccl({card_at("1"), card_at("2", 23203)}, {0, 0});
   EXPECT_EQ(told.status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(told.status().message(),
             "rank 0 has NCCL 2.18.5, but rank 1 has NCCL 2.32.3; install the same version for all "
@@ -393,13 +393,13 @@ TEST(NcclAgreement, names_both_versions_where_they_differ) {
 }
 
 TEST(NcclAgreement, objects_to_a_gpu_of_two_ranks_and_to_a_rank_without) {
-  EXPECT_EQ(objection_to_nccl({card_at("1"), card_at("2"), card_at("1")}, {0, 0, 0}).value(),
+  EXPECT_EQ(why_no_nccl({card_at("1"), card_at("2"), card_at("1")}, {0, 0, 0}).value(),
             "ranks 0 and 2 have the same GPU, at 1, and NCCL wants one for each rank (see "
             "CUDA_VISIBLE_DEVICES)");
-  EXPECT_EQ(objection_to_nccl({card_at("1"), card_at("1")}, {0, 1}).value(), "");
+  EXPECT_EQ(why_no_nccl({card_at("1"), card_at("1")}, {0, 1}).value(), "");
   NcclCard without;
   without.objection = "no NCCL, because it cannot be opened";
-  EXPECT_EQ(objection_to_nccl({card_at("1"), without}, {0, 0}).value(),
+  EXPECT_EQ(why_no_nccl({card_at("1"), without}, {0, 0}).value(),
             "rank 1: no NCCL, because it cannot be opened");
 }
 
@@ -414,24 +414,21 @@ TEST(NcclAgreement, a_gpu_is_the_same_by_its_uuid_wherever_its_ranks_are) {
   const std::string same =
       "ranks 0 and 1 have the same GPU, GPU-a at 1, and NCCL wants one for each rank (see "
       "CUDA_VISIBLE_DEVICES)";
-  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 0}).value(),
-            same);
+  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 0}).value(), same);
   // In two containers of one machine.
-  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 1}).value(),
-            same);
-  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-b", "1")}, {0, 1}).value(), "");
+  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 1}).value(), same);
+  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-b", "1")}, {0, 1}).value(), "");
   NcclCard one = card_of("GPU-a", "1");
   NcclCard other = one;
   one.host_id = "x";
-  EXPECT_EQ(objection_to_nccl({one, other}, {0, 0}).value(), same);
+  EXPECT_EQ(why_no_nccl({one, other}, {0, 0}).value(), same);
   other.host_id = "y";
-  EXPECT_EQ(objection_to_nccl({one, other}, {0, 0}).value(), "");
+  EXPECT_EQ(why_no_nccl({one, other}, {0, 0}).value(), "");
 }
 
 TEST(NcclAgreement, slices_of_a_gpu_are_gpus_from_2_30_on) {
   const auto told_by = [](int version) {
-    return objection_to_nccl({card_of("MIG-a", "1", version), card_of("MIG-b", "1", version)},
-                             {0, 0})
+    return why_no_nccl({card_of("MIG-a", "1", version), card_of("MIG-b", "1", version)}, {0, 0})
         .value();
   };
   EXPECT_EQ(told_by(23000), "");

@@ -12,7 +12,7 @@ def num_gpus() -> int:
     """Returns how many GPUs there are; skips where tensors of torch cannot be on one."""
     try:
         found = gpus.find_gpus()
-        gpus.objection_to_nccl(len(found), 1)
+        gpus.why_no_nccl(len(found), 1)
     except gpus.GpuError as error:
         pytest.skip(str(error))
     return len(found)
