@@ -4,7 +4,8 @@ Each program measures one thing, prints a table in Markdown, and stands beside t
 command: `convergence`, `time_to_loss` and `elastic_accuracy` (what compression and failures do to
 trainings), `elastic` (what failures cost), `torch_collectives`, `tensorflow_gradients`,
 `tensorflow_step` and `optimizer` (lightcc beside the frameworks' own ways). They run where lightcc
-and the framework are installed; `python -m lightcc.bench` measures what needs neither.
+and the framework are installed. `train` emulates trainings on the ranks of `lightcc.bench`, which
+measures what needs no framework.
 
 Ranks are on this host, or on network namespaces whose links are shaped at both ends
 (`lightcc.bench.cluster`, needs root). A rank runs the program's own file with `--serve KIND` and

@@ -6,8 +6,7 @@ library's ranks), `peers` (which libraries there are and how to install them), `
 of a library that are compared), `cluster` (hosts and links on one machine), `measure` (rounds in
 turns), `report` (statistics, table, JSON) and `facts` (the machine).
 
-Emulated training has its own command, `train`, with `layer_table` (what is emulated), `steps` (one
-rank's part, run by `worker`), `memory` and `train_report`.
+`layer_table` has what `lightcc.plan` predicts, and what `measure/train.py` of the sources emulates.
 
 Kernels of a GPU have theirs, `kernels`, with `kernel_report` (rows, bars, table).
 

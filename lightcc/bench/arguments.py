@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING
 
 from lightcc.bench.cluster import parse_rate
-from lightcc.bench.variants import Variant, VariantError, parse_variants
+from lightcc.bench.variants import V, VariantError, parse_variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,23 +23,14 @@ def positive(text: str) -> int:
     return value
 
 
-def scale(text: str) -> float:
-    """A number from 1 to 1000, such as 2.5."""
-    return _number(text, lambda value: 1 <= value <= 1000, "a number from 1 to 1000")
-
-
 def share(text: str) -> float:
     """A number above 0, at most 1."""
-    return _number(text, lambda value: 0 < value <= 1, "a number above 0, at most 1")
-
-
-def _number(text: str, is_allowed: Callable[[float], bool], allowed: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not is_allowed(value):
-        msg = f"'{text}' is not {allowed}"
+        value = 0.0
+    if not 0 < value <= 1:
+        msg = f"'{text}' is not a number above 0, at most 1"
         raise argparse.ArgumentTypeError(msg)
     return value
 
@@ -67,10 +57,10 @@ def names(known: Sequence[str], what: str) -> Callable[[str], list[str]]:
     return parse_names
 
 
-def variants(known: dict[str, Variant]) -> Callable[[str], list[Variant]]:
+def variants(known: dict[str, V]) -> Callable[[str], list[V]]:
     """Returns the type of a list of variants."""
 
-    def parse(text: str) -> list[Variant]:
+    def parse(text: str) -> list[V]:
         try:
             return parse_variants(text, known)
         except VariantError as error:

@@ -1,4 +1,4 @@
-"""What `bench train` emulates: per model, the layers' gradients and times, and published figures.
+"""Per model, the layers' gradients and times, and published figures.
 
 Gradient sizes and multiply-adds follow from the architectures (`models`), and one GPU's published
 step is apportioned by multiply-adds, a third to the forward pass, two thirds to the backward pass

@@ -11,7 +11,7 @@ torch's, or CuPy's in `cupy` and `cupy+nccl`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lightcc.bench.peers import LIGHTCC, PEERS
 
@@ -36,8 +36,6 @@ class Variant:
     label: str
     library: str = LIGHTCC  # Or a peer's name.
     environment: tuple[tuple[str, str], ...] = ()
-    schedule: str = "layers"  # `train` only: none, layers, horovod or ddp.
-    at_tcp_rate: bool = False  # `train` only: the link has the rate that TCP reached on it.
     arrays: str = ""  # `cupy`: of that library, on a GPU; empty: numpy's, or torch's on a GPU.
 
     @property
@@ -66,6 +64,9 @@ class Variant:
         return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
+V = TypeVar("V", bound=Variant)
+
+
 def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
     environment = [(_TWO_LEVEL, str(int(two_level)))]
     if topk:
@@ -73,25 +74,13 @@ def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
     return Variant(label, environment=tuple(environment))
 
 
-#: lightcc's variants, for every command.
+#: lightcc's variants on the CPU.
 ALGORITHMS = {
     variant.label: variant
     for variant in (
         _lightcc("2d", two_level=True),
         _lightcc("flat", two_level=False),
         _lightcc("2d+topk", two_level=True, topk=True),
-    )
-}
-
-#: The variants of `train`.
-SCHEDULES = {
-    variant.label: variant
-    for variant in (
-        Variant("none", schedule="none", environment=ALGORITHMS["2d"].environment),
-        Variant("horovod", "gloo", schedule="horovod"),
-        Variant("horovod@tcp", "gloo", schedule="horovod", at_tcp_rate=True),
-        Variant("ddp", "gloo", schedule="ddp"),
-        *ALGORITHMS.values(),
     )
 }
 
@@ -111,7 +100,7 @@ COLLECTIVES = {
 }
 
 
-def parse_variants(text: str, known: dict[str, Variant]) -> list[Variant]:
+def parse_variants(text: str, known: dict[str, V]) -> list[V]:
     """Returns the variants of "2d,flat:LIGHT_NUM_STREAMS=2", each once.
 
     Raises:
@@ -134,7 +123,7 @@ def parse_variants(text: str, known: dict[str, Variant]) -> list[Variant]:
     return found
 
 
-def with_ratio(variants: Iterable[Variant], ratio: float) -> list[Variant]:
+def with_ratio(variants: Iterable[V], ratio: float) -> list[V]:
     """Returns `variants`, the lossy ones sending the share `ratio` of the elements."""
     return [
         replace(v, environment=(*v.environment, (RATIO_VARIABLE, f"{ratio:g}")))

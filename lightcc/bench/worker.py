@@ -14,9 +14,9 @@ Tensors are numpy's, torch's on `cuda`, or CuPy's. A call on a GPU is timed by t
 from an idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
 `nccl-tests -z 1` have.
 
-The barrier is in `spin_barrier`, emulated training steps are in `steps`, Horovod in `horovod_peer`,
-tensors of a GPU in `cuda_tensors` and `cupy_arrays`: they are loaded from beside this file when
-asked for.
+The barrier is in `spin_barrier`, Horovod in `horovod_peer`, tensors of a GPU in `cuda_tensors` and
+`cupy_arrays`: they are loaded from beside this file when asked for. A request may name another file
+that measures with the library, as `measure/train.py` of the sources does.
 """
 
 from __future__ import annotations
@@ -493,11 +493,10 @@ class Worker:
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
         before, carried = self._library.sent_bytes(), self._library.carriers()
-        if "training" in request:
+        if "program" in request:
             self._prepared = None
-            answer: dict[str, Any] = _beside("steps").measure(
-                self._library, request["training"], self._barrier
-            )
+            program = _load(Path(request["program"]))
+            answer: dict[str, Any] = program.measure(self._library, request["plan"], self._barrier)
         else:
             answer = self._time(request)
         ran = [name for name, count in self._library.carriers().items() if count > carried[name]]
@@ -529,12 +528,14 @@ class Worker:
 
 
 def _beside(name: str) -> Any:
-    """Returns a module that lies beside this file; this interpreter may not find it by name."""
-    spec = importlib.util.spec_from_file_location(
-        f"lightcc_bench_{name}", Path(__file__).with_name(f"{name}.py")
-    )
+    return _load(Path(__file__).with_name(f"{name}.py"))
+
+
+def _load(path: Path) -> Any:
+    """Returns the module of a file; this interpreter may not find it by name."""
+    spec = importlib.util.spec_from_file_location(f"lightcc_bench_{path.stem}", path)
     if spec is None or spec.loader is None:
-        msg = f"{name}.py is not beside worker.py"
+        msg = f"{path} is no module"
         raise ImportError(msg)
     module = sys.modules.get(spec.name)
     if module is None:

@@ -1,9 +1,7 @@
-"""Emulated training: the table of layers, schedules, memory, and runs between hosts."""
+"""Emulated training: the table of layers, schedules, and runs between hosts."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,14 +9,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import train
+import train_report
+import train_steps as steps
+import train_stream
+from train_report import Steps
 
-from lightcc._figures import PlotError
-from lightcc.bench import cli, steps, streamed, train, train_report
 from lightcc.bench.layer_table import TableError, read_table
-from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.models import MODELS, gradients
-from lightcc.bench.train_report import Steps
-from lightcc.bench.variants import SCHEDULES
 from lightcc.fusion.choice import PLANNED
 
 if TYPE_CHECKING:
@@ -187,43 +185,7 @@ def test_a_schedule_that_reduces_wrongly_is_noticed() -> None:
     assert steps.Training(Recorder(), plan_of("none", [[10]])).count_errors() == (0, 0)
 
 
-def test_an_error_in_horovods_thread_is_the_steps_error() -> None:
-    class Broken(Recorder):
-        def all_reduce(self, *_: Any, **__: Any) -> Recorder:
-            raise RuntimeError("the peer is gone")
-
-    with pytest.raises(RuntimeError, match="the peer is gone"):
-        steps.Training(Broken(), plan_of("horovod", [[10]])).run(1)
-
-
-# -- Memory and report ----------------------------------------------------------------------------
-
-
-def test_too_little_memory_is_refused_with_the_numbers() -> None:
-    vgg16 = read_table()["vgg16"]
-    args = argparse.Namespace(num_ranks=8, ranks_per_host=4, variants=[SCHEDULES["2d"]])
-    gradients_of_all = 8 * vgg16.gradient_bytes
-    needed = needed_bytes(vgg16.gradient_bytes, 8, 4, args.variants)
-    assert gradients_of_all < needed < 2 * gradients_of_all
-    lossy = [*args.variants, SCHEDULES["2d+topk"]]
-    assert needed_bytes(vgg16.gradient_bytes, 8, 4, lossy) > needed + gradients_of_all / 4
-    assert train.refuse(vgg16, args, 1 << 50) == ""
-    text = train.refuse(vgg16, args, 1_000_000_000)
-    assert text.startswith("vgg16: 8 ranks with 553 MB of gradients each need about ")
-    assert "and 1.0 GB are available" in text
-
-
-def test_a_cgroup_can_leave_less_memory_than_the_machine(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  2048 kB\n")
-    assert available_bytes(tmp_path) == 2 << 20
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.current").write_text("1000\n")
-    (group / "memory.max").write_text("max\n")
-    assert available_bytes(tmp_path) == 2 << 20
-    (group / "memory.max").write_text("5000\n")
-    assert available_bytes(tmp_path) == 4000
+# -- Report ---------------------------------------------------------------------------------------
 
 
 def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
@@ -242,19 +204,6 @@ def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
     assert "Horovod, TCP 21.1%, LightCC, HARP 88.7%" in heading
 
 
-def test_a_plot_of_efficiencies_is_drawn(tmp_path: Path) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        with pytest.raises(PlotError, match="pip install matplotlib"):
-            train_report.plot([], [], tmp_path / "x.png")
-        return
-    vgg16 = read_table()["vgg16"]
-    run = {"hosts": 2, "ranks_per_host": 4, "time_scale": 10.0}
-    measured = [Steps(name, "lightcc", 25e9, [1.0], [0.0]) for name in ("none", "2d")]
-    rows = train_report.make_rows(vgg16, measured, run)
-    train_report.plot(rows, [vgg16], tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
 # -- The command ----------------------------------------------------------------------------------
 
 
@@ -263,10 +212,8 @@ def test_a_plot_of_efficiencies_is_drawn(tmp_path: Path) -> None:
     [
         (["--models", "lenet"], "'lenet' is no model; there are inception_v3"),
         (["--variants", "nccl"], "'nccl' is no variant; there are none, horovod"),
-        (["--time-scale", "0.5"], "'0.5' is not a number from 1 to 1000"),
         (["--horovod-fusion", "big"], "'big' is not a size"),
         (["--layers", "/nonexistent"], "/nonexistent is no table of layers"),
-        (["--link", "fast"], "'fast' is no rate"),
         (["--hosts", "1"], "a link needs at least 2 hosts"),
     ],
 )
@@ -274,7 +221,7 @@ def test_mistakes_end_with_code_2(
     capsys: pytest.CaptureFixture[str], argv: list[str], expected: str
 ) -> None:
     with pytest.raises(SystemExit) as leaving:
-        cli.main(["train", *argv])
+        train.main(argv)
     assert leaving.value.code == 2
     assert expected in capsys.readouterr().err
 
@@ -296,7 +243,7 @@ def run_train(directory: Path, *argv: str) -> dict[str, dict[str, Any]]:
     out = directory / "out.json"
     result = subprocess.run(
         [
-            *(sys.executable, "-m", "lightcc.bench", "train", "--models", "small"),
+            *(sys.executable, train.__file__, "--models", "small"),
             *("--layers", str(small_table(directory)), "--dir", str(directory)),
             *("--ranks-per-host", "2", "--time-scale", "2", "--steps", "2", "--warmup", "1"),
             *("--rounds", "2", "--json", str(out), *argv),
@@ -319,18 +266,8 @@ def check_steps(rows: dict[str, dict[str, Any]], gradient_bytes: int) -> None:
         assert row["cpu_s"] > 0, name
 
 
-@pytest.mark.multiproc
-def test_steps_between_nominal_hosts_reduce_every_gradient(tmp_path: Path) -> None:
-    rows = run_train(tmp_path, "--tcp-rate", "--variants", "none,2d,flat,2d:LIGHT_NUM_STREAMS=2")
-    assert list(rows) == ["none", "2d", "flat", "2d:LIGHT_NUM_STREAMS=2"]
-    check_steps(rows, 3_960_284)
-    assert rows["none"]["efficiency"] == 1.0
-    assert rows["none"]["wire_bytes"] == 0
-    assert 1.0 < rows["2d"]["wire_bytes"] / 3_960_284 < 1.1
-
-
 def test_gradients_are_named_by_the_quarter_of_their_layer() -> None:
-    names = streamed.names_of("m", [[1, 2], [3], [4], [5], [6, 7], [8], [9], [10]])
+    names = train_stream.names_of("m", [[1, 2], [3], [4], [5], [6, 7], [8], [9], [10]])
     assert [name.split(".")[1] for name in names] == ["q3"] * 3 + ["q2"] * 2 + ["q1"] * 3 + [
         "q0"
     ] * 2
@@ -338,15 +275,18 @@ def test_gradients_are_named_by_the_quarter_of_their_layer() -> None:
 
 
 @pytest.mark.multiproc
-def test_steps_follow_the_plans_of_fusion(tmp_path: Path) -> None:
+def test_steps_between_nominal_hosts_reduce_every_gradient_in_each_plan(tmp_path: Path) -> None:
     schedules = {"piecewise_fusion": "1;3", "scopewise_fusion": "small.q3;small.q0"}
     names = [
         f"2d:LIGHT_FUSION_STRATEGY={strategy}:LIGHT_FUSION_SCHEDULE={schedules.get(strategy, '')}"
         for strategy in PLANNED
     ]
-    rows = run_train(tmp_path, "--tcp-rate", "--variants", ",".join(["none", *names]))
-    assert list(rows) == ["none", *names]
+    rows = run_train(tmp_path, "--tcp-rate", "--variants", ",".join(["none", "2d", "flat", *names]))
+    assert list(rows) == ["none", "2d", "flat", *names]
     check_steps(rows, 3_960_284)
+    assert rows["none"]["efficiency"] == 1.0
+    assert rows["none"]["wire_bytes"] == 0
+    assert 1.0 < rows["2d"]["wire_bytes"] / 3_960_284 < 1.1
 
 
 @pytest.mark.netns

@@ -1,4 +1,4 @@
-"""Training steps whose computing is emulated, in one rank; loaded by `worker`, run by its path.
+"""Training steps whose computing is emulated, in one rank of `lightcc.bench`, by this file's path.
 
 A step sleeps through the forward pass and then, layer by layer from the last, to the moment at
 which a GPU would have that layer's gradients; these, real memory, are handed to the library at
@@ -7,7 +7,7 @@ ones to come: a GPU would not wait either. The step ends when every gradient is 
 
 How gradients are handed over is a schedule:
 none      not at all: what a step takes without communication.
-layers    lightcc: in DistributedOptimizer's stream (`streamed`), in the buckets of a plan where
+layers    lightcc: in DistributedOptimizer's stream (`train_stream`), in the buckets of a plan where
           LIGHT_FUSION_STRATEGY asks for one.
 horovod   gloo as Horovod drives it: a thread that agrees once per cycle with the other ranks on
           what is ready everywhere, and reduces it through a fusion buffer, one after another.
@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 import threading
 import time
 import zlib
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -286,7 +288,8 @@ class Training:
     def _layers(self, *, exact: bool) -> Schedule:
         if self._streamed is None:
             # lightcc's ranks have lightcc; others may not.
-            streamed: Any = importlib.import_module("lightcc.bench.streamed")
+            sys.path.append(str(Path(__file__).parent))
+            streamed: Any = importlib.import_module("train_stream")
             layers = [layer["gradients"] for layer in self._plan["layers"]]
             names = streamed.names_of(self._plan["model"], layers)
             ratio = self._plan["ratio"]

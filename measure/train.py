@@ -1,4 +1,6 @@
-"""`python -m lightcc.bench train`: training steps with emulated computing and real gradients.
+"""Measures training steps with emulated computing and real gradients.
+
+    python measure/train.py --models vgg16 --time-scale 10   (as root)
 
 Several hosts of few ranks stand for as many hosts of eight GPUs: what must leave a host does not
 depend on how many ranks share it. All times of the computing are multiplied by `--time-scale` S and
@@ -16,28 +18,51 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import train_report
 from lightcc._figures import PlotError, load_pyplot
-from lightcc.bench import report, train_report
-from lightcc.bench.arguments import names, positive, rate, scale, share, variants
+from lightcc.bench import report
+from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cases import SizeError, parse_size
 from lightcc.bench.cluster import ClusterError, make_hosts, parse_rate
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.layer_table import TableError, Training, read_table
 from lightcc.bench.measure import WireMeter, differing
-from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError
-from lightcc.bench.train_report import Steps
-from lightcc.bench.variants import SCHEDULES, Variant, with_ratio
+from lightcc.bench.signals import ending_in_good_order
+from lightcc.bench.variants import ALGORITHMS, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
+from train_report import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc.bench.cluster import Cluster, NominalHosts
 
+_STEPS = Path(__file__).resolve().with_name("train_steps.py")
+
+
+@dataclass(frozen=True)
+class Scheduled(Variant):
+    """A variant, and how its gradients are handed over (`train_steps`)."""
+
+    schedule: str = "layers"
+    at_tcp_rate: bool = False  # The link has the rate that TCP reached on it.
+
+
+SCHEDULES = {
+    variant.label: variant
+    for variant in (
+        Scheduled("none", schedule="none", environment=ALGORITHMS["2d"].environment),
+        Scheduled("horovod", "gloo", schedule="horovod"),
+        Scheduled("horovod@tcp", "gloo", schedule="horovod", at_tcp_rate=True),
+        Scheduled("ddp", "gloo", schedule="ddp"),
+        *(Scheduled(name, environment=it.environment) for name, it in ALGORITHMS.items()),
+    )
+}
 _DEFAULT_VARIANTS = "none,horovod,horovod@tcp,ddp,flat,2d,2d+topk"
 _DEFAULT_MODELS = ("vgg16", "resnet50")
 _CYCLE_S = 1e-3  # Horovod's HOROVOD_CYCLE_TIME.
@@ -48,7 +73,6 @@ _RATE_OF_OTHERS = "resnet50"
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m lightcc.bench train",
         description="Emulates training steps: computing sleeps, gradients are real.",
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -61,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--hosts", type=positive, default=2, metavar="N")
     add("--ranks-per-host", type=positive, default=4, metavar="N")
     add("--link", type=rate, metavar="RATE", help="of a host, unscaled (None: as published)")
-    add("--time-scale", type=scale, default="10", metavar="S", help="computing S times slower")
+    add("--time-scale", type=float, default="10", metavar="S", help="computing S times slower")
     add("--tcp-rate", action="store_true",
         help="hosts in name only, without root: ranks limit themselves by LIGHT_TCP_RATE; "
         "variants on gloo are left out")  # fmt: skip
@@ -77,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns 1 if a result was wrong or a variant of lightcc failed."""
     parser = make_parser()
     args = parser.parse_args(argv)
@@ -89,11 +113,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     args.variants = with_ratio(args.variants, args.topk_ratio)
     args.num_ranks = args.hosts * args.ranks_per_host
-    for training in trainings:
-        objection = refuse(training, args, available_bytes())
-        if objection:
-            _say(objection)
-            return 1
     try:
         if args.plot:
             load_pyplot()  # Said before the work.
@@ -121,20 +140,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def refuse(training: Training, args: argparse.Namespace, available: int) -> str:
-    """Returns why a model cannot be emulated here; empty if it can."""
-    ranks = args.num_ranks
-    needed = needed_bytes(training.gradient_bytes, ranks, args.ranks_per_host, args.variants)
-    if needed <= available:
-        return ""
-    return (
-        f"{training.name}: {ranks} ranks with {training.gradient_bytes / 1e6:.0f} MB of "
-        f"gradients each need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB "
-        "are available; take fewer ranks or variants, or a smaller model"
-    )
-
-
-def make_plan(training: Training, variant: Variant, args: argparse.Namespace) -> dict[str, Any]:
+def make_plan(training: Training, variant: Scheduled, args: argparse.Namespace) -> dict[str, Any]:
     """Returns what a rank must know of its steps; times are scaled."""
     return {
         "model": training.name,
@@ -209,7 +215,7 @@ class Run:
         return [steps for _, steps in plan]
 
     def _take_turn(
-        self, training: Training, variant: Variant, steps: Steps, *, check: bool
+        self, training: Training, variant: Scheduled, steps: Steps, *, check: bool
     ) -> None:
         request = make_plan(training, variant, self._args) | {"check": check}
         self._hosts.set_rate(steps.link_bps / self._args.time_scale)
@@ -219,7 +225,7 @@ class Run:
             return
         try:
             with WireMeter(self._hosts) as meter:
-                answers = group.ask({"training": request})
+                answers = group.ask({"program": str(_STEPS), "plan": request})
                 meter.note(answers)
         except PeerError as error:
             steps.note = str(error)
@@ -238,14 +244,14 @@ class Run:
     def _line_rate(self, training: Training) -> float:
         return float(self._args.link or parse_rate(training.link))
 
-    def _link(self, training: Training, variant: Variant) -> float:
+    def _link(self, training: Training, variant: Scheduled) -> float:
         """Returns the link's rate of a variant, unscaled."""
         if not variant.at_tcp_rate:
             return self._line_rate(training)
         implied = self._implied.get(training.name, self._implied[_RATE_OF_OTHERS])
         return min(implied, self._line_rate(training))
 
-    def _group(self, variant: Variant) -> WorkerGroup | str:
+    def _group(self, variant: Scheduled) -> WorkerGroup | str:
         """Returns the ranks of a variant, or why there are none."""
         args = self._args
         # Ranks that limit themselves read their limit when they start.
@@ -264,4 +270,9 @@ class Run:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"lightcc.bench: {text}\n")
+    sys.stderr.write(f"train: {text}\n")
+
+
+if __name__ == "__main__":
+    with ending_in_good_order():
+        sys.exit(main())
