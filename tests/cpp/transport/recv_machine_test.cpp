@@ -24,15 +24,15 @@ ChannelHello make_hello(std::uint16_t index = 0, std::uint16_t count = 1) {
 /// Lends what the test puts there.
 class Link final : public RecvMachine {
  public:
-  explicit Link(bool is_heard = true, bool can_receive_to_sink = false)
+  explicit Link(bool has_hello = true, bool can_receive_to_sink = false)
       : RecvMachine(kPeer), can_take_(can_receive_to_sink) {
-    if (is_heard) {
-      hear(make_hello(), kCut);
+    if (has_hello) {
+      take_hello(make_hello(), kCut);
     }
   }
   bool can_receive_to_sink() const override { return can_take_; }
 
-  void connect(const ChannelHello& hello) { hear(hello, kCut); }
+  void connect(const ChannelHello& hello) { take_hello(hello, kCut); }
   bool begin(RequestId message, std::uint64_t offset, std::uint64_t total) {
     return begin_piece(message, offset, total) != nullptr;
   }

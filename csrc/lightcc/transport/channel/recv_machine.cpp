@@ -26,7 +26,7 @@ bool RecvMachine::lacks(const ChannelHello& hello) const {
          hello.piece_bytes == sender_.piece_bytes && ((heard_ >> hello.index) & 1U) == 0;
 }
 
-void RecvMachine::hear(const ChannelHello& hello, const Cut& cut) {
+void RecvMachine::take_hello(const ChannelHello& hello, const Cut& cut) {
   if (sender_.count == 0) {
     sender_ = hello;
     missing_ = hello.count;

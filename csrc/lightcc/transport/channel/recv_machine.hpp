@@ -87,7 +87,7 @@ class RecvMachine : public RecvChannel {
   const MessageQueue<Posted>& receives() const { return queue_; }
 
   /// Another connection stands. `cut`: how its sender cuts messages.
-  void hear(const ChannelHello& hello, const Cut& cut);
+  void take_hello(const ChannelHello& hello, const Cut& cut);
   /// Connections that the channel lacks; before the first one, 1.
   std::size_t missing() const { return missing_; }
   const Cut& cut() const { return cut_; }
@@ -111,7 +111,7 @@ class RecvMachine : public RecvChannel {
 
   const std::uint32_t peer_;
   std::function<void()> on_destroyed_;
-  ChannelHello sender_;      ///< Its first connection's; no connections: nobody was heard.
+  ChannelHello sender_;      ///< Its first connection's; empty before there is one.
   std::uint32_t heard_ = 0;  ///< One bit for each of its connections.
   std::size_t missing_ = 1;
   Cut cut_;

@@ -62,7 +62,7 @@ bool PluginAcceptor::is_active() const {
 bool PluginAcceptor::pump() {
   bool moved = false;
   for (int i = 0; i < kMaxAtOnce; ++i) {
-    const bool is_full = newcomers_.size() >= listening_.max_unheard;
+    const bool is_full = newcomers_.size() >= listening_.max_unauthenticated;
     if (is_full && attended() - newcomers_.front().since < kGraceBeforeEviction) {
       break;
     }
@@ -75,9 +75,9 @@ bool PluginAcceptor::pump() {
     moved = true;
   }
   for (auto newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
-    const bool is_heard = hear(*newcomer);
-    moved = moved || is_heard;
-    newcomer = is_heard ? newcomers_.erase(newcomer) : std::next(newcomer);
+    const bool has_hello = take_hello(*newcomer);
+    moved = moved || has_hello;
+    newcomer = has_hello ? newcomers_.erase(newcomer) : std::next(newcomer);
   }
   directory_.drop_parked(
       [&](TimePoint since) { return attended() - since > options_.park_timeout; });
@@ -104,7 +104,7 @@ bool PluginAcceptor::accept_newcomer() {
 }
 
 /// True when the newcomer is dealt with: admitted, parked or refused.
-bool PluginAcceptor::hear(Newcomer& newcomer) {
+bool PluginAcceptor::take_hello(Newcomer& newcomer) {
   const auto memory = newcomer.comm->small_memory();
   if (!newcomer.is_asked) {
     const auto posted = newcomer.comm->post(memory.first<kPluginHelloBytes>(), memory, 0);

@@ -32,7 +32,7 @@ struct PluginAcceptorOptions {
   Duration hello_timeout = std::chrono::seconds(30);
   /// Connections that have not said who they are. The oldest is closed for another one, if that is
   /// older than a burst of honest peers takes.
-  std::size_t max_unheard = 64;
+  std::size_t max_unauthenticated = 64;
 };
 
 class PluginAcceptor final : private PluginSink {
@@ -67,7 +67,7 @@ class PluginAcceptor final : private PluginSink {
   bool pump() override;
 
   bool accept_newcomer();
-  bool hear(Newcomer& newcomer);
+  bool take_hello(Newcomer& newcomer);
   void admit(Newcomer& newcomer);
   /// Time that was polled through, as a clock of its own.
   TimePoint attended() const { return TimePoint(loop_->attended()); }

@@ -27,7 +27,7 @@ PluginRecvChannel::~PluginRecvChannel() {
 }
 
 void PluginRecvChannel::attach(std::unique_ptr<PluginComm> comm, const ChannelHello& hello) {
-  hear(hello, piece_cut(hello.piece_bytes));
+  take_hello(hello, piece_cut(hello.piece_bytes));
   comms_.resize(hello.count);
   comm->set_peer(peer());
   comms_[hello.index] = std::move(comm);

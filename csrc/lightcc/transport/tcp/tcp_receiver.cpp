@@ -29,7 +29,7 @@ TcpRecvChannel::~TcpRecvChannel() {
 }
 
 void TcpRecvChannel::attach(UniqueFd fd, const ChannelHello& hello) {
-  hear(hello, kStripeCut);
+  take_hello(hello, kStripeCut);
   sockets_.resize(hello.count);
   Socket& socket = sockets_[hello.index];
   auto watch = loop_->watch(fd.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, *this, hello.index);
