@@ -97,7 +97,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its parameters and its file."""
+        """The name for its parameters and its file."""
         return f"{self.task}-{self.variant}-{self.ratio:g}-{self.seed}".replace(" ", "_")
 
 

@@ -69,7 +69,7 @@ class Job:
 
     folder: Path
     stack: contextlib.ExitStack
-    settings: dict[str, str] = field(default_factory=dict)  # Of its ranks, by variable.
+    settings: dict[str, str] = field(default_factory=dict)  # Variables of its ranks.
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, argv: list[str]) -> None:

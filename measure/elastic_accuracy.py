@@ -39,7 +39,7 @@ VARIANTS: dict[str, Any] = {
     "int4": hvd.Compression.int4,
     "top-k at 1%": hvd.Compression.topk(0.01, momentum_correction=True),
 }
-PAUSE_S = 0.01  # Of a step, so that new ranks come while there are steps left.
+PAUSE_S = 0.01  # Each step takes this, so that new ranks come while there are steps left.
 
 
 # -- Ranks ----------------------------------------------------------------------------------------

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 
 COMMIT_STEPS = 10
-# Of lightcc's ranks: what parameters and Adam's state take, and the time between init() and
+# For lightcc's ranks: what parameters and Adam's state take, and the time between init() and
 # training, in which scripts make models and read data.
 STATE_BYTES = float(os.environ.get("BENCH_MEGABYTES", "0")) * 1e6
 READY_S = float(os.environ.get("BENCH_READY", "0"))
 BATCH = 32
-# Of a step, in place of the work of an accelerator: ranks share two cores.
+# A step takes this, as an accelerator's work would: ranks share two cores.
 COMPUTE_S = 0.02
 
 

@@ -71,7 +71,7 @@ class Way:
 
     def __init__(self, name: str, model: nn.Module, ranks: int) -> None:
         self.name = name
-        self.ranks = ranks  # Of which the first so many take part.
+        self.ranks = ranks  # The first so many ranks take part.
         self.module = copy.deepcopy(model)
         self.forward: nn.Module = self.module
         self.optimizer: Any = torch.optim.SGD(self.module.parameters(), lr=1e-3)
@@ -130,7 +130,7 @@ def parameter_cost(parameters: int, rounds: int) -> dict[str, Any]:
 
 def model_step(name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
     """Measures part 2."""
-    models: Any = importlib.import_module("models")  # Of the examples.
+    models: Any = importlib.import_module("models")  # The examples' models.
     torch.manual_seed(0)
     model = models.MODELS[name]()
     torch.manual_seed(1 + hvd.rank())

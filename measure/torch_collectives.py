@@ -33,7 +33,7 @@ OPERATIONS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 WAYS = ("lightcc", "gloo")
 COLUMNS = (*WAYS, "direct", "alone")
 STEPS = ("resnet50", "transformer", "fsdp")
-LAYERS, WIDTH = 33, 256  # Of the transformer: 12 tensors in each layer, and 4 more.
+LAYERS, WIDTH = 33, 256  # The transformer has 12 tensors in each layer, and 4 more.
 FSDP_LAYERS, FSDP_WIDTH = 4, 1024
 BLOCK_S = 0.05  # How long a block of calls should take.
 

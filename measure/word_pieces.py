@@ -28,7 +28,7 @@ class WordPieces:
     def __init__(self, text: str, count: int) -> None:
         """Learns from `text` up to `count` pieces; more where it has more characters."""
         self.pieces = sorted(set(text))
-        self._ranks: dict[Pair, int] = {}  # Of pairs that became a piece, in that order.
+        self._ranks: dict[Pair, int] = {}  # Pairs that became a piece, in that order.
         self._spelled: dict[str, list[int]] = {}
         words = Counter(_WORD.findall(text))
         spelled = {word: list(word) for word in words}
@@ -39,7 +39,7 @@ class WordPieces:
                 counts[pair] += words[word]
                 holders[pair].add(word)
         while len(self.pieces) < count and counts:
-            # Of equally frequent pairs the first one by its letters: all ranks find the same.
+            # The first of equally frequent pairs by its letters: all ranks find the same.
             highest = max(counts.values())
             best = min(pair for pair, times in counts.items() if times == highest)
             self._ranks[best] = len(self._ranks)

@@ -41,7 +41,7 @@ from chaos_run import HangError, Run
 from chaos_story import draw
 
 RUN_S = 400.0  # One run, at the most.
-LINES = 60  # Of what each program has said.
+LINES = 60  # The last lines of each program's output.
 
 
 def can_have_namespaces() -> bool:

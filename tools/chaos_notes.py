@@ -15,7 +15,7 @@ class About:
 
     pid: int
     host: str
-    epoch: int = 0  # Of its last finished step.
+    epoch: int = 0  # The epoch of its last finished step.
     when: float = 0.0  # That was finished.
 
 

@@ -31,7 +31,7 @@ PATIENCE_S = 90.0  # Without a finished step, or for the end.
 LEAVE_S = 45.0  # For processes after the launcher's end.
 LAST_STEPS = 5
 LAG_STEPS = 40  # In which a slow rank is found and replaced.
-PARTED_S = 8.0  # Of what is to last for ever: one of the two would be tried again and again.
+PARTED_S = 8.0  # No cut is longer: one of the two would be tried again and again.
 SLOW_BITS = 2e6
 FAST_BITS = 1e9
 PEER_TIMEOUT_S = 1.5
@@ -53,7 +53,7 @@ class Host:
     slots: int
     process: subprocess.Popen[bytes]
     codes: set[int]  # With which it may end.
-    begin: int  # Of its words in the log of its name.
+    begin: int  # Where its words begin in the log of its name.
     lasting: bool = False  # Stopped, or cut off, for ever.
     leaving: bool = False
     cut: bool = False

@@ -107,7 +107,7 @@ BASELINE_RANKS = 2
 TIME_LIMIT_S = 5000
 # A test that fails on one rank leaves the others waiting for it until then.
 TEST_TIME_LIMIT_S = 60
-JOB_TIME_LIMIT_S = 600  # Of a test that starts ranks, some of them several times.
+JOB_TIME_LIMIT_S = 600  # For a test that starts ranks, some of them several times.
 PACKAGES = ("lightcc", "torch", "numpy", "pytest")
 IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
 LIGHTNING = "tests_pytorch/models/test_horovod.py"

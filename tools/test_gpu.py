@@ -38,7 +38,7 @@ REPORTS = ROOT / "build" / "reports"
 PYTHON_TESTS = ROOT / "tests" / "python"
 KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
 FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
-# Of `--error-exitcode`: what no test program ends with.
+# The `--error-exitcode`, with which no test program ends.
 SANITIZER_CODE = 99
 LEAST_S = 5.0
 PYTEST = [

@@ -34,7 +34,7 @@ class Operation:
     announced: float | None = None
     started: float | None = None
     finished: float | None = None
-    sequence: int | None = None  #: Of the announcement: the same on all ranks.
+    sequence: int | None = None  #: The announcement's number, the same on all ranks.
     lane: int = 0
     num_bytes: int = 0
 
@@ -49,7 +49,7 @@ class Bucket:
     end: float
     tensors: int = 1
     num_bytes: int = 0
-    dense_bytes: int = 0  #: Of what was compressed.
+    dense_bytes: int = 0  #: What it would have sent uncompressed.
     sent_bytes: int = 0  #: What was sent of it.
 
 
@@ -62,7 +62,7 @@ class DeviceSpan:
     what: str  #: The call: "ncclAllReduce".
     start: float
     end: float
-    sequence: int  #: Of the announcement.
+    sequence: int  #: The announcement's number.
     bucket_bytes: int
     num_bytes: int | None = None  #: Those that it moved, where that is known.
     failed: str = ""  #: Why the GPU did not do it.

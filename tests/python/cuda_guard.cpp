@@ -83,7 +83,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(7); }
   c10::Stream getNewStream(c10::Device, int) const override {
     static std::atomic<c10::StreamId> next{0};
-    return stream(8 + next++ % 32);  // Of a pool, as on a GPU.
+    return stream(8 + next++ % 32);  // From a pool, as on a GPU.
   }
   c10::Stream exchangeStream(c10::Stream chosen) const override {
     const c10::StreamId before = current;

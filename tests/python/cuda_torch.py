@@ -115,7 +115,7 @@ def _with_device(torch: Any, tensor: Any, device_type: int) -> Any:
     capsule = torch._C._to_dlpack(tensor.detach())
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # Of a DLManagedTensor, the device's type lies behind the address of the data.
+    # In a DLManagedTensor the device's type lies behind the address of the data.
     ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = device_type
     return torch._C._from_dlpack(capsule)
 

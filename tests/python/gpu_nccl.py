@@ -35,7 +35,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _DLManagedTensor(ctypes.Structure):
-    """Of dlpack.h, with the tensor's members in line."""
+    """The struct of dlpack.h, with the tensor's members in line."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),

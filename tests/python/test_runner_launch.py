@@ -150,7 +150,7 @@ def test_ranks_have_a_place_no_input_and_streams_of_their_own(tmp_path: Path) ->
 
 
 def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
-    # Of some of these, the rank exits while what it wrote last waits behind a megabyte.
+    # In some of these, the rank exits while what it wrote last waits behind a megabyte.
     counts = range(160_000, 230_000, 30_000)
     command = [*LAUNCHER, "-np", "1", "seq"]
     jobs = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE) for n in counts]

@@ -29,7 +29,7 @@ struct TopkShard {
   bool has_velocity = false;
   bool is_commit_due = false;  ///< The GPU has not been told; it is with the next job.
 
-  // Of the last step that began.
+  // The last step that began.
   bool next_has_velocity = false;
   bool is_reported = false;
   lightcc::detail::TopkForecast next_forecast;  ///< As reported, as is what follows.
@@ -38,13 +38,13 @@ struct TopkShard {
 
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
 
-  // Of whoever drives the progress loop, while no job runs.
+  // Called by whoever drives the progress loop, while no job runs.
 
   void begin(bool has_momentum) {
     next_has_velocity = has_momentum;
     is_reported = false;
   }
-  /// Of a step that has begun. Does nothing where it is not finite, or nothing is known of it.
+  /// Commits a step that has begun. Does nothing where it is not finite, or nothing is known of it.
   void commit() {
     if (!is_reported || is_non_finite) {
       return;

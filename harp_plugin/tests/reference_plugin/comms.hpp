@@ -66,7 +66,7 @@ class TcpSendComm final : public TcpComm<harp::plugin::SendComm> {
   };
   struct Cursor {
     std::uint64_t message = 0;   ///< The one that this socket is in, counted from 0.
-    std::size_t done_bytes = 0;  ///< Of its share, header included.
+    std::size_t done_bytes = 0;  ///< Finished bytes of its share, header included.
   };
 
   Result progress();

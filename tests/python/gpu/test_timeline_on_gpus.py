@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(330)]  # Ranks import torch.
 
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-STEPS = 6  # Of gpu_training, which imports torch.
+STEPS = 6  # As in gpu_training, which imports torch.
 
 
 def show(title: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

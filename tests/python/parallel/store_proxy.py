@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_GREETING_BYTES = 40  # Of the server, and what follows of both (docs/inside/wire-format.md).
+_GREETING_BYTES = 40  # The server's, and then those of both (docs/inside/wire-format.md).
 _CLIENT_BYTES = 42 + len("lightcc store 2") + 32
 _PROOF_BYTES = 32
 

@@ -39,7 +39,7 @@ def engine_descriptors() -> list[str]:
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())
-        except FileNotFoundError:  # Of the listing itself.
+        except FileNotFoundError:  # The listing's own descriptor.
             continue
         if target.startswith(("socket:", "anon_inode:", "/memfd:")):
             found.append(target)

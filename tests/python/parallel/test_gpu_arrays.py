@@ -73,7 +73,7 @@ def compression_is_the_hosts() -> None:
             result = hvd.allreduce(given, name=f"cuda {label}", compression=compression)
             check_same(on_host(result), expected, (label, step))
     assert hvd.stats()["compressed_tensors"] == 16
-    assert hvd.stats().compressed_on_gpu == 4  # Of top-k.
+    assert hvd.stats().compressed_on_gpu == 4  # The tensors with top-k.
     told = {it.name: it for it in hvd.stats().compression}
     for label in "k8":
         cuda, host = told[f"allreduce.cuda {label}"], told[f"allreduce.host {label}"]

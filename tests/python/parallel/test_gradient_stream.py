@@ -96,7 +96,7 @@ def check(slots: dict[str, ArraySlot], missing: str = "") -> None:
     everyone = sum(range(1, hvd.size() + 1))
     for name, slot in slots.items():
         found = slot.target if name == "c" else slot.array
-        # Of what only rank 0 had, 1 is the sum.
+        # The sum of what only rank 0 had is 1.
         assert found is not None, name
         np.testing.assert_array_equal(found, 1 if name == missing else everyone, err_msg=name)
 

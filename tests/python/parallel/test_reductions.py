@@ -203,6 +203,6 @@ REDUCTIONS = [
 @every_grid
 def test_reductions_have_the_right_bits(grid: Grid) -> None:
     programs = [*REDUCTIONS, results_are_accurate_and_the_same_bits_on_all_ranks]
-    if grid.ranks != 3:  # Of three equal vectors Adasum rounds.
+    if grid.ranks != 3:  # Adasum rounds three equal vectors.
         programs.append(adasum_averages_what_is_equal_and_adds_what_is_orthogonal)
     grid.run_all(programs)

@@ -32,7 +32,7 @@ class Frontend(NamedTuple):
         return {"run_eagerly": True} if self.name in ("tensorflow", "keras2") else {}
 
 
-#: Of the package keras, which before TensorFlow 2.16 is Keras 2.
+#: The version of the package keras, which before TensorFlow 2.16 is Keras 2.
 VERSION = tuple(int(number) for number in importlib.metadata.version("keras").split(".")[:2])
 
 #: By name: the module, and the environment of a rank.

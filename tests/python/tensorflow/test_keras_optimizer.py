@@ -127,7 +127,7 @@ def as_one_rank_with_the_whole_batch(tested: Frontend) -> None:
     x, y = data()
     makes: list[Any] = [
         lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=3),
-        # Of the averages: those of a rank's own gradients are larger.
+        # The norm of the averages is clipped: a rank's own gradients have a larger one.
         lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, global_clipnorm=0.1),
     ]
     for make in makes:

@@ -16,9 +16,9 @@ from lightcc.testing import RankProcesses, spawn_ranks
 
 pytestmark = pytest.mark.multiproc
 
-#: Of the trials, as one has seven steps.
+#: A trial has seven steps.
 TRIAL_STEPS = 7
-#: Of a tape: the warm-up, three trials, and some steps in what was chosen.
+#: Steps of a tape: the warm-up, three trials, and some steps in what was chosen.
 SUM_STEPS = 2 + 3 * TRIAL_STEPS + 2
 HOSTS = ["a", "b"]
 #: Everything is large enough for compression.

@@ -177,7 +177,7 @@ def initial() -> list[Any]:
 
 
 def aggregation() -> None:
-    """Of three passes with the gradients 1, 2 and 3 (rank 0) or twice that, one step is made."""
+    """Three passes with the gradients 1, 2 and 3 (rank 0) or twice that make one step."""
     for average, change in ((False, 9.0), (True, 3.0)):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             pass_number = tf.compat.v1.placeholder(tf.float32, [])

@@ -16,7 +16,7 @@ from lightcc.testing import spawn_ranks
 
 pytestmark = pytest.mark.multiproc
 
-#: Of the trials, as one has seven steps.
+#: A trial has seven steps.
 TRIAL_STEPS = 7
 
 

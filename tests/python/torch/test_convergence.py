@@ -149,5 +149,5 @@ def test_error_feedback_learns_what_dense_training_does_and_without_it_nothing_i
     assert feedback.compressed_tensors == without.compressed_tensors == 2 * STEPS
     assert dense.accuracy > 0.97
     assert feedback.accuracy > dense.accuracy - 0.01
-    # Of each shard's 2% every element is a loud one, in every step.
+    # All of each shard's 2% are loud elements, in every step.
     assert without.accuracy < 0.6

@@ -55,7 +55,7 @@ def a_second_backward_pass_is_an_error_that_names_the_parameter() -> None:
     text = str(error.value)
     assert "more than backward_passes_per_step times before call to step()" in text
     assert "Increase backward_passes_per_step" in text
-    assert "Parameter '2." in text  # Of the last layer, whose gradient comes first.
+    assert "Parameter '2." in text  # The last layer's gradient comes first.
     # And the optimizer can be used again.
     optimizer.synchronize()
     model.load_state_dict(make_model().state_dict())

@@ -21,7 +21,7 @@ ASKS = {**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.05"}
 
 
 class Lookahead(torch.optim.SGD):
-    """Of whose step lightcc knows nothing."""
+    """An optimizer of whose step lightcc knows nothing."""
 
 
 def make_inner(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -96,7 +96,7 @@ def test_the_flag_means_what_suits_the_optimizer() -> None:
         [*known, *off], expected, says, strict=True
     ):
         assert weights_of == same
-        assert len(logged) == 2  # Of two worlds.
+        assert len(logged) == 2  # One line for each of two worlds.
         assert all(text in line for line in logged), logged
         assert warned == []
     assert all(call[1:] == ([], []) for call in [*second, *off_second])

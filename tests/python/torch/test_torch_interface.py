@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 HOROVOD = json.loads((Path(__file__).parent / "horovod_torch_api.json").read_text())
 
-#: Of Horovod's names, those that lightcc does not have yet.
+#: Names of Horovod that lightcc does not have yet.
 NOT_YET: set[str] = set()
-#: Of Horovod's modules, those whose signatures are compared.
+#: Modules of Horovod whose signatures are compared.
 MODULES = ["compression", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
 #: Parameters that lightcc has after Horovod's.
 ADDED = {

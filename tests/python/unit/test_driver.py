@@ -447,7 +447,7 @@ def test_newcomers_of_one_host_are_announced_together() -> None:
     assert not driver.tick(33.0)  # Worker 4 is waited for until 36.0; nothing else is new.
 
 
-#: Of a member that left the last world within a commit.
+#: A member that left the last world within a commit.
 LEVEL = Status(WAITING, 1, restored=True, in_run=True, has_state=True, level=True)
 
 

@@ -97,7 +97,7 @@ def test_a_roll_call_is_answered_while_the_program_computes(launcher: Launcher) 
     assert (status.state, status.epoch) == (_plan.JOINED, 1)
 
 
-#: Of worker 0, as the launcher counts at its start.
+#: What worker 0 is told, as the launcher counts at its start.
 PLACE = {
     "LIGHT_RANK": "2",
     "LIGHT_SIZE": "3",

@@ -91,7 +91,7 @@ def test_fusion_saves_fixed_costs_and_keeps_to_its_threshold() -> None:
     assert fused.buckets < 100
     assert fused.step_s < alone.step_s
     at_once = Workload("at once", "test", 1.0, tuple(Gradient(1.0, MEBI) for _ in range(200)))
-    assert step(at_once, Variant("2d"), site(2, 2)).buckets == 4  # Of 64 MiB.
+    assert step(at_once, Variant("2d"), site(2, 2)).buckets == 4  # Each of 64 MiB.
     assert step(at_once, Variant("2d", fusion="horovod"), site(2, 2)).buckets == 2
 
 
