@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from gpu_operations import every_operation_gives_what_it_gives_for_host_memory
 import lightcc as hvd
 from lightcc import _core, _world
 from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 
@@ -53,10 +56,7 @@ def messages_and_outputs_are_taken() -> None:
     assert splits.tolist() == [50, 50]
     with pytest.raises(ValueError, match="output tensor lies in host memory, but the input in cu"):
         world.allgather(GpuArray(x), False, None, 0, True, np.zeros(200, np.float32))
-
-
-def test_messages_travel_and_outputs_are_the_callers() -> None:
-    spawn_ranks(messages_and_outputs_are_taken, 2)
+    hvd.barrier()
 
 
 def compression_is_the_hosts() -> None:
@@ -153,10 +153,6 @@ def results_are_arrays_that_others_take() -> None:
     check_same(on_host(result), x)
 
 
-def test_results_are_arrays_that_others_take() -> None:
-    spawn_ranks(results_are_arrays_that_others_take, 1)
-
-
 def bfloat16_comes_by_dlpack() -> None:
     use_gpu()
     hvd.init()
@@ -191,10 +187,6 @@ def retyped(capsule: Any) -> Any:
     return capsule
 
 
-def test_bfloat16_comes_by_dlpack() -> None:
-    spawn_ranks(bfloat16_comes_by_dlpack, 1)
-
-
 def cupy_gets_its_own_arrays() -> None:
     use_gpu()
 
@@ -217,10 +209,6 @@ def cupy_gets_its_own_arrays() -> None:
         check_same(on_host(result), x)
     other: Any = hvd.allreduce(GpuArray(x))
     assert type(other) is _core.CudaArray
-
-
-def test_cupy_gets_arrays_of_its_own() -> None:
-    spawn_ranks(cupy_gets_its_own_arrays, 1)
 
 
 class Interface:
@@ -266,23 +254,39 @@ def wrong_arrays_are_refused() -> None:
     assert gpu.live() > 0
 
 
-def test_wrong_arrays_are_refused() -> None:
-    spawn_ranks(wrong_arrays_are_refused, 1)
+ONE_RANK = [
+    results_are_arrays_that_others_take,
+    bfloat16_comes_by_dlpack,
+    wrong_arrays_are_refused,
+    cupy_gets_its_own_arrays,  # The last one, as it leaves a module behind.
+]
 
 
-def ranks_with_other_memory_are_told() -> str:
+def each_in_a_world(programs: list[Callable[[], None]]) -> None:
+    for program in programs:
+        program()
+        hvd.shutdown()
+
+
+def test_arrays_are_taken_given_and_refused_on_one_rank() -> None:
+    spawn_ranks(each_in_a_world, 1, ONE_RANK)
+
+
+def ranks_with_other_memory_are_told() -> None:
     use_gpu()
     hvd.init()
     x = np.ones(4, np.float32)
     with pytest.raises(hvd.RankMismatchError) as told:
         hvd.allreduce(GpuArray(x) if hvd.rank() else x, name="mixed")
+    assert "memory, but another rank brought one in" in str(told.value)
     check_same(on_host(hvd.allreduce(GpuArray(x))), x)
-    return str(told.value)
+    hvd.barrier()
 
 
-def test_ranks_with_memory_of_two_kinds_are_told() -> None:
-    for message in spawn_ranks(ranks_with_other_memory_are_told, 2):
-        assert "memory, but another rank brought one in" in message
+def test_messages_outputs_and_two_kinds_of_memory_meet_on_two_ranks() -> None:
+    spawn_ranks(
+        each_in_a_world, 2, [messages_and_outputs_are_taken, ranks_with_other_memory_are_told]
+    )
 
 
 def without_a_driver_there_is_a_reason(driver: str) -> str:
