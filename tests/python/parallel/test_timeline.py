@@ -303,9 +303,7 @@ def test_summary_alone_finds_the_slow_rank(
     assert all(len(line) <= 100 for line in text.splitlines())
     summary = timeline.summarize(timeline.read(path))
     assert summary.late_rank == slow
-    assert (
-        summary.late[0].seconds > 0.03
-    )  # It waits 15 times 20 ms; the machine may be slow elsewhere.
+    assert summary.late[0].seconds > 0.03  # 15 times 20 ms, or more elsewhere.
     assert len(summary.steps) == 15
     waited = sum(step.waiting for step in summary.steps)
     assert (waited > 0.1) == (slow != 0)

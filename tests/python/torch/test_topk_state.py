@@ -113,7 +113,7 @@ def a_dict_that_is_damaged_on_one_rank_is_loaded_by_none() -> None:
         {
             **state,
             "tensors": {"2.bias.momentum": state["tensors"]["2.bias"]},
-        },  # As 1-bit Adam had it.
+        },  # 1-bit Adam had it.
         {**state, "version": 9},
         {"version": 1},
         None,
