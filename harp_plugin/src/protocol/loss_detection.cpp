@@ -85,8 +85,17 @@ Duration LossDetector::rto(const PathSet& paths, PathIndex index) const {
   return std::min(base * (std::int64_t{1} << backoff_), maximum);
 }
 
-Duration LossDetector::tail_probe_delay(const PathSet& paths) {
-  return std::max(2 * known(paths.best_response()), kMinTailProbe);
+Time LossDetector::tail_probe_at(const SentPackets& packets, const PathSet& paths) const {
+  if (tail_probed_ || packets.in_flight() == 0) {
+    return kNever;
+  }
+  return last_activity_ + std::max(2 * known(paths.best_response()), kMinTailProbe);
+}
+
+bool LossDetector::take_tail_probe(const SentPackets& packets, const PathSet& paths, Time now) {
+  const bool is_due = last_activity_ != now && tail_probe_at(packets, paths) <= now;
+  tail_probed_ = tail_probed_ || is_due;
+  return is_due;
 }
 
 }  // namespace harp

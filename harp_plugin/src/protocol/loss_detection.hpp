@@ -61,7 +61,12 @@ class LossDetector {
     }
   }
   void on_timeout() { backoff_ = std::min(backoff_ + 1, 16); }
-  void on_progress() { backoff_ = 0; }
+  void on_sent(Time now) { last_activity_ = now; }
+  void on_progress(Time now) {
+    backoff_ = 0;
+    last_activity_ = now;
+    tail_probed_ = false;
+  }
   /// `total` retransmissions were not needed, says the receiver. Returns whether that is news.
   bool on_spurious_report(std::uint32_t total);
   /// A round trip has passed: old reordering is slowly forgotten.
@@ -71,7 +76,11 @@ class LossDetector {
   Time next_timeout(const SentPackets& packets, const PathSet& paths) const;
   /// The timeout of packets on path `index`, with the backoff.
   Duration rto(const PathSet& paths, PathIndex index) const;
-  static Duration tail_probe_delay(const PathSet& paths);
+  /// When rule 2 sends the newest packet in flight again; kNever where it did since the last
+  /// progress.
+  Time tail_probe_at(const SentPackets& packets, const PathSet& paths) const;
+  /// Whether that is due. It is done then.
+  bool take_tail_probe(const SentPackets& packets, const PathSet& paths, Time now);
 
  private:
   Time overtaken_at(const Path& path, const PathSet& paths) const;
@@ -81,6 +90,8 @@ class LossDetector {
   int backoff_ = 0;
   int tolerance_eighths_ = 1;  ///< Eighths of a round trip.
   int calm_rounds_ = 0;
+  Time last_activity_{};  ///< Data was sent, or acknowledged.
+  bool tail_probed_ = false;
   std::uint32_t spurious_ = 0;
 };
 

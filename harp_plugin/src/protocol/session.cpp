@@ -3,11 +3,9 @@
 #include "protocol/session.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
-#include "base/serial.hpp"
 #include "base/time.hpp"
 #include "protocol/auth.hpp"
 #include "protocol/events.hpp"
@@ -18,8 +16,6 @@
 
 namespace harp {
 namespace {
-
-constexpr Duration kFirstHandshakeInterval = std::chrono::milliseconds(20);
 
 MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
   return {.max_receives = config.max_receives, .eager_packets = config.eager_packets};
@@ -33,48 +29,39 @@ Congestion::Limits congestion_limits(const SessionConfig& config) {
 
 }  // namespace
 
-Session::Session(const SessionConfig& config, const Secret& secret, Role role, Time now)
+Session::Session(const SessionConfig& config, const HandshakeMachine& handshake)
     : config_(config),
-      role_(role),
-      secret_(secret),
+      handshake_(handshake),
       pss_(config.max_pss),
       window_(config.window_packets),
       rng_(config.seed),
       first_psn_(config.initial_psn.value_or(static_cast<Psn>(rng_()))),
       first_msg_(config.initial_msg.value_or(static_cast<MsgSeq>(rng_()))),
       events_(std::size_t{config.max_sends} + config.max_receives),
-      started_(now),
-      handshake_at_(now),
-      handshake_interval_(kFirstHandshakeInterval),
       queue_(first_msg_, config.max_sends),
       sent_(first_psn_, config.window_packets),
-      paths_(config.paths, role == Role::kClient ? config.flows : config.paths),
+      paths_(config.paths, handshake.is_client() ? config.flows : config.paths),
       loss_(config.min_rto, config.max_rto),
       congestion_(congestion_limits(config)),
       round_end_(first_psn_),
       receiver_(receiver_limits(config)),
       ack_(config.ack_delay),
       liveness_(config.peer_timeout, config.heartbeat_interval),
-      last_run_(Time::min()) {}
+      last_run_(Time::min()),
+      closing_(config) {}
 
 Session::Session(const SessionConfig& config,
                  const Secret& secret,
                  std::uint64_t listen_id,
                  Time now)
-    : Session(config, secret, Role::kClient, now) {
-  listen_id_ = listen_id;
-}
+    : Session(config, HandshakeMachine(secret, config.nonce, listen_id, now)) {}
 
 Session::Session(const SessionConfig& config,
                  const Secret& secret,
                  const Syn& syn,
                  std::uint32_t syn_tx_time,
                  Time now)
-    : Session(config, secret, Role::kServer, now) {
-  peer_nonce_ = syn.nonce;
-  keys_ = derive_session_keys(secret, syn.nonce, config.nonce);
-  echo_tx_time_ = syn_tx_time;
-  echo_arrival_ = now;
+    : Session(config, HandshakeMachine(secret, config.nonce, syn, syn_tx_time, now)) {
   use_offer(syn.offer);
 }
 
@@ -115,7 +102,7 @@ const char* Session::state_name() const {
     case State::kConnecting:
       return "connecting";
     case State::kEstablished:
-      return closing_ ? "closing" : "open";
+      return closing_.has_begun() ? "closing" : "open";
     case State::kLingering:
       return "lingering";
     case State::kFinished:
@@ -143,7 +130,7 @@ void Session::on_call(Time now) {
 }
 
 PostResult Session::post_send(const SendRequest& request, Time now) {
-  if (state_ == State::kLingering || state_ == State::kFinished || closing_) {
+  if (state_ == State::kLingering || state_ == State::kFinished || closing_.has_begun()) {
     return PostResult::kEnded;
   }
   if (request.data.size() > kMaxMessageBytes) {
@@ -159,8 +146,8 @@ PostResult Session::post_send(const SendRequest& request, Time now) {
 }
 
 PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
-  const bool none_will_come = peer_closed_ && !serial_less(receiver_.next_to_post(), peer_end_);
-  if (state_ == State::kLingering || state_ == State::kFinished || closing_ || none_will_come) {
+  if (state_ == State::kLingering || state_ == State::kFinished || closing_.has_begun() ||
+      closing_.never_comes(receiver_.next_to_post())) {
     return PostResult::kEnded;
   }
   if (!receiver_.has_room() || reserved_events() >= config_.max_sends + config_.max_receives) {
@@ -181,10 +168,10 @@ PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
 }
 
 void Session::close(Time now) {
-  if (closing_ || state_ == State::kLingering || state_ == State::kFinished) {
+  if (closing_.has_begun() || state_ == State::kLingering || state_ == State::kFinished) {
     return;
   }
-  closing_ = true;
+  closing_.begin();
   receiver_.fail_all(SessionError::kCancelled, events_);
   on_call(now);
 }
@@ -197,27 +184,18 @@ void Session::fail(SessionError error, bool tell_peer, Time now) {
   if (state_ == State::kLingering || state_ == State::kFinished) {
     return;
   }
-  const bool has_keys = state_ == State::kEstablished || role_ == Role::kServer;
   error_ = error;
   queue_.fail_all(error, events_);
   receiver_.fail_all(error, events_);
   events_.push({.kind = Event::Kind::kFailed, .error = error});
-  if (!has_keys) {
+  if (!handshake_.has_keys()) {
     state_ = State::kFinished;
     return;
   }
   if (tell_peer) {
-    // Once on every path, since one of them may swallow it, and nobody acknowledges a RST.
-    reset_reason_ = error;
-    resets_due_ = static_cast<std::uint16_t>(paths_.count());
+    answers_.reset_on_all(error, paths_.count());
   }
   linger(now);
-}
-
-void Session::answer_with_reset(SessionError reason, PathIndex path) {
-  reset_reason_ = reason;
-  resets_due_ = std::max<std::uint16_t>(resets_due_, 1);
-  reset_path_ = path;
 }
 
 void Session::finish_close(Time now) {
@@ -227,10 +205,7 @@ void Session::finish_close(Time now) {
 
 void Session::linger(Time now) {
   state_ = State::kLingering;
-  // A peer that has not closed may still wait for an acknowledgement, and ask for it late.
-  const Duration maximum = std::max(config_.peer_timeout, config_.linger);
-  max_linger_until_ = now + maximum;
-  linger_until_ = now + (peer_closed_ || error_ != SessionError::kNone ? config_.linger : maximum);
+  closing_.linger(error_ != SessionError::kNone, now);
 }
 
 bool Session::is_blocked_by_credit() const {
@@ -244,25 +219,24 @@ Time Session::next_deadline() const {
     case State::kFinished:
       return kNever;
     case State::kConnecting:
-      return std::min(handshake_at_, started_ + config_.connect_timeout);
+      return std::min(handshake_.next_try_at(), started() + config_.connect_timeout);
     case State::kLingering:
-      return resets_due_ > 0 ? kAtOnce : std::min(ack_.due_at(), linger_until_);
+      return answers_.any_resets() ? kAtOnce : std::min(ack_.due_at(), closing_.linger_until());
     case State::kEstablished:
       break;
   }
-  if (resets_due_ > 0 || conf_due_ || probe_answer_) {
+  if (answers_.any() || handshake_.conf_is_due()) {
     return kAtOnce;
   }
-  const bool only_fin_is_left = fin_ && sent_.oldest() == *fin_;
   return std::min({ack_.due_at(),
                    paths_.next_probe_at(),
                    liveness_.heartbeat_at(is_blocked_by_credit()),
                    liveness_.next_verdict(),
                    loss_.next_overtaken(sent_, paths_),
                    loss_.next_timeout(sent_, paths_),
-                   tail_probe_at(),
+                   loss_.tail_probe_at(sent_, paths_),
                    data_deadline(),
-                   only_fin_is_left ? close_deadline_ : kNever});
+                   closing_.overdue_at(sent_.oldest())});
 }
 
 }  // namespace harp

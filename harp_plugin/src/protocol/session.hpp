@@ -16,7 +16,8 @@
 //
 // A session is a frame around parts that know nothing of one another: SentPackets, PathSet,
 // LossDetector, Congestion, Pacer, SendQueue, SendCredit on the sending side; ReceiveWindow,
-// MessageReceiver, AckTracker on the receiving side; Liveness for both.
+// MessageReceiver, AckTracker on the receiving side; HandshakeMachine, Liveness, Answers and
+// Closing for both.
 #pragma once
 
 #include <array>
@@ -29,10 +30,14 @@
 #include "base/time.hpp"
 #include "protocol/ack_body.hpp"
 #include "protocol/ack_tracker.hpp"
+#include "protocol/answers.hpp"
 #include "protocol/auth.hpp"
+#include "protocol/closing.hpp"
 #include "protocol/congestion.hpp"
+#include "protocol/control_packet.hpp"
 #include "protocol/events.hpp"
 #include "protocol/handshake.hpp"
+#include "protocol/handshake_machine.hpp"
 #include "protocol/liveness.hpp"
 #include "protocol/loss_detection.hpp"
 #include "protocol/message_receiver.hpp"
@@ -112,7 +117,7 @@ class Session {
   /// The last packet brought data that was not there: nobody has repeated it.
   bool heard_update() const { return heard_update_; }
   Cid local_cid() const { return config_.local_cid; }
-  Time started() const { return started_; }
+  Time started() const { return handshake_.started(); }
   /// One word: how far it is in its life.
   const char* state_name() const;
   std::uint16_t pss() const { return pss_; }
@@ -124,7 +129,6 @@ class Session {
   std::uint64_t eager_bytes_copied() const { return receiver_.eager_bytes_copied(); }
 
  private:
-  enum class Role : std::uint8_t { kClient, kServer };
   enum class State : std::uint8_t {
     kConnecting,   ///< Client: SYN sent. Server: SYNACK sent.
     kEstablished,  ///< Also while closing.
@@ -133,14 +137,13 @@ class Session {
   };
 
   // session.cpp: life
-  Session(const SessionConfig& config, const Secret& secret, Role role, Time now);
+  Session(const SessionConfig& config, const HandshakeMachine& handshake);
   Offer make_offer() const;
   void use_offer(const Offer& peer);
   void establish(Time now);
   void fail(SessionError error, bool tell_peer, Time now);
   void finish_close(Time now);
   void linger(Time now);
-  void answer_with_reset(SessionError reason, PathIndex path);
   bool has_outstanding() const;
   bool is_blocked_by_credit() const;
   std::size_t reserved_events() const;
@@ -148,14 +151,13 @@ class Session {
   void set_rates();
 
   // session_receive.cpp: what packets do
-  bool accept_auth(const PacketView& packet);
+  bool accept_auth(const PacketView& packet) const;
   void on_syn_again(const PacketView& packet, const Reception& how, Time now);
   void on_syn_ack(const PacketView& packet, const Reception& how, Time now);
   void on_conf(const PacketView& packet, const Reception& how, Time now);
   void on_control(const PacketView& packet, const Reception& how, Time now);
   Placement on_sequenced(const PacketView& packet, const Reception& how, Time now);
   bool take_data(const PacketView& packet, Time now, Placement& placement);
-  void on_fin(const Header& header);
   void on_peer_end(Time now);
   void on_ack(const AckBody& ack, const Reception& how, Time now);
   void ack_one(Psn psn);
@@ -169,6 +171,8 @@ class Session {
   void run_timers(Time now);
   bool transmit_handshake(Time now, TransmitPacket& out);
   bool transmit_control(Time now, TransmitPacket& out);
+  bool take_ack(Time now, ControlPacket& packet);
+  bool take_question(Time now, ControlPacket& packet);
   bool transmit_data(Time now, TransmitPacket& out);
   bool may_send_data(Time now);
   bool window_has_room() const { return sent_.next() - sent_.oldest() < window_; }
@@ -176,32 +180,15 @@ class Session {
   bool cut_next(Psn& psn);
   Psn newest_in_flight() const;
   void emit_data(Psn psn, std::uint8_t flags, PathIndex avoid, Time now, TransmitPacket& out);
-  void emit(PacketType type,
-            PathIndex path,
-            std::span<const std::byte> body,
-            const Key& key,
-            Time now,
-            TransmitPacket& out);
+  void emit(const ControlPacket& packet, const Key& key, Time now, TransmitPacket& out);
   PathIndex choose_path(PathIndex avoid);
   Time data_deadline() const;
-  bool wants_fin() const;
-  Time tail_probe_at() const;
-
-  const Key& tx_key() const {
-    return role_ == Role::kClient ? keys_.client_to_server : keys_.server_to_client;
-  }
-  const Key& rx_key() const {
-    return role_ == Role::kClient ? keys_.server_to_client : keys_.client_to_server;
-  }
+  bool wants_fin() const { return closing_.wants_fin(queue_.has_uncut()); }
 
   SessionConfig config_;
-  Role role_;
+  HandshakeMachine handshake_;
   State state_ = State::kConnecting;
   SessionError error_ = SessionError::kNone;
-  Secret secret_;
-  SessionKeys keys_;
-  Nonce peer_nonce_{};
-  std::uint64_t listen_id_ = 0;
   Offer peer_;
   std::uint16_t pss_ = 0;
   std::uint32_t window_ = 0;
@@ -209,16 +196,6 @@ class Session {
   Psn first_psn_;
   MsgSeq first_msg_;
   EventQueue events_;
-
-  // Handshake
-  Time started_;
-  Time handshake_at_;
-  Duration handshake_interval_{};
-  std::uint32_t handshake_tries_ = 0;
-  std::uint32_t echo_tx_time_ = 0;
-  Time echo_arrival_{};
-  bool conf_due_ = false;
-  PathIndex conf_path_ = 0;  ///< The SYNACK's: it changes with every try.
 
   // Sending
   SendQueue queue_;
@@ -236,8 +213,6 @@ class Session {
     bool is_over = false;  ///< There was nothing more, or window or pacer have stopped it.
   };
   Burst burst_;
-  Time last_activity_{};  ///< Data sent, or progress: the tail probe waits from here on.
-  bool tail_probed_ = false;
   bool was_blocked_by_credit_ = false;
   CongestionRound round_;
   Time round_start_{};
@@ -250,28 +225,14 @@ class Session {
   std::optional<ReceiveWindow> window_in_;
   MessageReceiver receiver_;
   AckTracker ack_;
-  std::optional<Psn> peer_fin_;
-  MsgSeq peer_end_ = 0;  ///< With peer_fin_: the first message that will not come.
-  bool peer_closed_ = false;
 
-  // Liveness and control
+  // Both
   Liveness liveness_;
   Time last_run_{};
   PathIndex heard_path_ = kNoPath;
   bool heard_update_ = false;
-  std::optional<PathIndex> probe_answer_;
-  Echo probe_echo_;
-  SessionError reset_reason_ = SessionError::kNone;
-  std::uint16_t resets_due_ = 0;
-  PathIndex reset_path_ = 0;
-
-  // Close
-  bool closing_ = false;
-  std::optional<Psn> fin_;
-  bool fin_acked_ = false;
-  Time close_deadline_ = kNever;
-  Time linger_until_ = kNever;
-  Time max_linger_until_ = kNever;
+  Answers answers_;
+  Closing closing_;
 
   SessionStats stats_;
 };

@@ -63,8 +63,7 @@ Placement Session::on_packet(std::span<const std::byte> packet,
     on_syn_ack(*view, how, now);
     return {};
   }
-  const bool has_keys = state_ != State::kConnecting || role_ == Role::kServer;
-  if (!has_keys || !accept_auth(*view)) {
+  if (!handshake_.has_keys() || !accept_auth(*view)) {
     ++stats_.bad_auth;
     return {};
   }
@@ -73,7 +72,7 @@ Placement Session::on_packet(std::span<const std::byte> packet,
   liveness_.on_heard(now);
   last_run_ = Time::min();            // What arrived may have made a timer due.
   if (state_ == State::kLingering) {  // It still talks.
-    linger_until_ = std::min(std::max(linger_until_, now + config_.linger), max_linger_until_);
+    closing_.on_heard(now);
   }
   if (state_ == State::kConnecting) {
     on_conf(*view, how, now);
@@ -83,7 +82,7 @@ Placement Session::on_packet(std::span<const std::byte> packet,
     if (type == PacketType::kRst) {
       state_ = State::kFinished;
     } else {
-      answer_with_reset(error_, view->header.path);
+      answers_.reset_on(error_, view->header.path);
     }
     return {};
   }
@@ -94,50 +93,41 @@ Placement Session::on_packet(std::span<const std::byte> packet,
   return {};
 }
 
-bool Session::accept_auth(const PacketView& packet) {
-  return is_authentic(rx_key(), packet);
+bool Session::accept_auth(const PacketView& packet) const {
+  return is_authentic(handshake_.rx_key(), packet);
 }
 
 void Session::on_syn_again(const PacketView& packet, const Reception& how, Time now) {
-  if (role_ != Role::kServer || state_ != State::kConnecting) {
+  if (handshake_.is_client() || state_ != State::kConnecting) {
     return;
   }
-  const auto syn = is_authentic(syn_key(secret_), packet) ? parse_syn(packet.body) : std::nullopt;
-  if (!syn || syn->nonce != peer_nonce_) {
+  const auto syn = handshake_.on_syn(packet, now - how.waited, now);
+  if (!syn) {
     ++stats_.bad_auth;
     return;
   }
   heard_path_ = packet.header.path;
   pss_ = std::min(pss_, syn->offer.pss);  // The client came down the ladder.
-  echo_tx_time_ = packet.header.tx_time;
-  echo_arrival_ = now - how.waited;
-  handshake_at_ = now;
 }
 
 void Session::on_syn_ack(const PacketView& packet, const Reception& how, Time now) {
-  const auto syn_ack = role_ == Role::kClient ? parse_syn_ack(packet.body) : std::nullopt;
-  if (!syn_ack || (state_ != State::kConnecting && syn_ack->nonce != peer_nonce_)) {
-    ++stats_.bad_packets;
-    return;
+  SynAck syn_ack;
+  switch (handshake_.on_syn_ack(packet, now - how.waited, syn_ack)) {
+    case HandshakeMachine::Verdict::kMalformed:
+      ++stats_.bad_packets;
+      return;
+    case HandshakeMachine::Verdict::kForged:
+      ++stats_.bad_auth;
+      return;
+    case HandshakeMachine::Verdict::kRepeated:
+      return;
+    case HandshakeMachine::Verdict::kNew:
+      break;
   }
-  const SessionKeys keys = derive_session_keys(secret_, config_.nonce, syn_ack->nonce);
-  if (!is_authentic(keys.server_to_client, packet)) {
-    ++stats_.bad_auth;
-    return;
-  }
-  echo_tx_time_ = packet.header.tx_time;
-  echo_arrival_ = now - how.waited;
-  conf_due_ = true;  // Also when it is a repetition: the first CONF was lost.
-  conf_path_ = packet.header.path;
-  if (state_ != State::kConnecting) {
-    return;
-  }
-  keys_ = keys;
-  peer_nonce_ = syn_ack->nonce;
   pss_ = config_.max_pss;
-  use_offer(syn_ack->offer);
-  if (syn_ack->echo.delay != kNoEcho) {
-    take_rtt_sample(0, syn_ack->echo.tx_time, syn_ack->echo.delay, echo_arrival_);
+  use_offer(syn_ack.offer);
+  if (syn_ack.echo.delay != kNoEcho) {
+    take_rtt_sample(0, syn_ack.echo.tx_time, syn_ack.echo.delay, now - how.waited);
   }
   establish(now);
 }
@@ -169,7 +159,7 @@ void Session::on_control(const PacketView& packet, const Reception& how, Time no
       if (state_ == State::kLingering) {
         state_ = State::kFinished;
       } else if (const auto reason = parse_reset(packet.body)) {
-        if (closing_ && queue_.unfinished() == 0) {
+        if (closing_.has_begun() && queue_.unfinished() == 0) {
           finish_close(now);
         } else {
           fail(from_peer(*reason), false, now);
@@ -177,8 +167,7 @@ void Session::on_control(const PacketView& packet, const Reception& how, Time no
       }
       return;
     case PacketType::kProbe:
-      probe_answer_ = header.path;
-      probe_echo_ = {.tx_time = header.tx_time, .delay = wire_duration(how.waited)};
+      answers_.on_probe(header, how.waited);
       return;
     case PacketType::kProbeAck:
       if (const auto echo = parse_echo(packet.body); echo && header.path < paths_.count()) {
@@ -208,28 +197,28 @@ Placement Session::on_sequenced(const PacketView& packet, const Reception& how, 
     case ReceiveWindow::Verdict::kNew:
       break;
   }
-  if (peer_fin_ && !serial_less(header.psn, *peer_fin_)) {
+  if (closing_.is_behind_peer_fin(header.psn)) {
     fail(SessionError::kProtocolViolation, true, now);
     return placement;
   }
   if (header.type == PacketType::kFin) {
-    on_fin(header);
+    closing_.on_peer_fin(header.psn, header.msg_seq);
   } else if (!take_data(packet, now, placement)) {
     return {};
   }
   window_in_->accept(header.psn);
   heard_update_ = true;
   ack_.on_data(header, false, how, now);
-  if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
+  if (closing_.peer_ends_now(window_in_->cum())) {
     on_peer_end(now);
   }
   return placement;
 }
 
 bool Session::take_data(const PacketView& packet, Time now, Placement& placement) {  // hot
-  if (closing_) {
+  if (closing_.has_begun()) {
     if (state_ == State::kLingering) {
-      answer_with_reset(SessionError::kCancelled, packet.header.path);  // Nobody will take it.
+      answers_.reset_on(SessionError::kCancelled, packet.header.path);  // Nobody will take it.
     }
     return false;
   }
@@ -251,16 +240,10 @@ bool Session::take_data(const PacketView& packet, Time now, Placement& placement
   return false;
 }
 
-void Session::on_fin(const Header& header) {
-  peer_fin_ = header.psn;
-  peer_end_ = header.msg_seq;
-}
-
 void Session::on_peer_end(Time now) {
-  peer_closed_ = true;
-  receiver_.fail_from(peer_end_, SessionError::kPeerClosed, events_);
+  receiver_.fail_from(closing_.peer_end(), SessionError::kPeerClosed, events_);
   if (state_ == State::kLingering) {
-    linger_until_ = std::min(linger_until_, now + config_.linger);
+    closing_.shorten(now);
     return;
   }
   events_.push({.kind = Event::Kind::kPeerClosed});
@@ -307,10 +290,8 @@ void Session::on_ack(const AckBody& ack, const Reception& how, Time now) {  // h
     liveness_.on_progress(now);
   }
   if (acked_now_ > 0) {
-    loss_.on_progress();
+    loss_.on_progress(now);
     end_timeout(ack, was_needless);
-    last_activity_ = now;
-    tail_probed_ = false;
     congestion_.on_ack(acked_now_, Duration(-1), paths_.min_rtt(), round_.window_was_used);
   }
   detect_losses(now);
@@ -318,7 +299,7 @@ void Session::on_ack(const AckBody& ack, const Reception& how, Time now) {  // h
     finish_round(now);
   }
   set_rates();
-  if (fin_acked_ && sent_.all_acked() && state_ == State::kEstablished) {
+  if (closing_.fin_was_acked() && sent_.all_acked() && state_ == State::kEstablished) {
     finish_close(now);
   }
 }
@@ -346,7 +327,7 @@ void Session::ack_one(Psn psn) {  // hot
   round_.delivered_bytes += packet.len + kHeaderBytes + kIpUdpBytes;
   round_is_over_ = round_is_over_ || !serial_less(psn, round_end_);
   if (packet.is_fin) {
-    fin_acked_ = true;
+    closing_.on_fin_acked();
   } else {
     queue_.on_acked(packet.msg_seq, events_);
   }

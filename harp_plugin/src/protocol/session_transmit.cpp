@@ -2,7 +2,6 @@
 // of the functions below is the order of importance.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "base/time.hpp"
 #include "protocol/ack_body.hpp"
 #include "protocol/auth.hpp"
+#include "protocol/control_packet.hpp"
 #include "protocol/handshake.hpp"
 #include "protocol/packet.hpp"
 #include "protocol/send_queue.hpp"
@@ -23,8 +23,6 @@ namespace {
 /// Packets in a row on one path are a batch that leaves as one segmented send: as many as the pacer
 /// lets go at once. After a pause the path goes on until it has had so many.
 constexpr int kMinBurstPackets = 8;
-constexpr std::uint32_t kTriesPerPss = 2;
-constexpr Duration kMaxHandshakeInterval = std::chrono::seconds(1);
 constexpr std::array<std::byte, kMaxPss> kPadding{};
 
 }  // namespace
@@ -55,10 +53,10 @@ bool Session::poll_transmit(Time now, TransmitPacket& out) {  // hot
 
 void Session::run_timers(Time now) {
   on_call(now);
-  if (state_ == State::kConnecting && now >= started_ + config_.connect_timeout) {
+  if (state_ == State::kConnecting && now >= started() + config_.connect_timeout) {
     fail(SessionError::kConnectTimeout, false, now);
   }
-  if (state_ == State::kLingering && now >= linger_until_) {
+  if (state_ == State::kLingering && now >= closing_.linger_until()) {
     state_ = State::kFinished;
   }
   if (state_ != State::kEstablished) {
@@ -69,105 +67,69 @@ void Session::run_timers(Time now) {
     return;
   }
   detect_losses(now);
-  if (fin_ && sent_.oldest() == *fin_) {
-    // Everything but the FIN arrived, so the close is as good as done, even if the peer is gone.
-    if (close_deadline_ == kNever) {
-      close_deadline_ = now + config_.close_timeout;
-    } else if (now >= close_deadline_) {
-      finish_close(now);
-    }
+  if (closing_.is_overdue(sent_.oldest(), now)) {
+    finish_close(now);
   }
 }
 
 bool Session::transmit_handshake(Time now, TransmitPacket& out) {
-  if (now < handshake_at_) {
+  if (now < handshake_.next_try_at()) {
     return false;
   }
-  const bool is_client = role_ == Role::kClient;
-  if (is_client && handshake_tries_ > 0 && handshake_tries_ % kTriesPerPss == 0) {
-    pss_ = pss_ladder_next(pss_);
-  }
-  std::array<std::byte, kSynBytes> body{};
-  std::size_t body_bytes = 0;
-  if (is_client) {
-    body_bytes =
-        encode_syn({.listen_id = listen_id_, .nonce = config_.nonce, .offer = make_offer()}, body);
-  } else {
-    const Echo echo{.tx_time = echo_tx_time_, .delay = wire_duration(now - echo_arrival_)};
-    body_bytes =
-        encode_syn_ack({.nonce = config_.nonce, .offer = make_offer(), .echo = echo}, body);
-  }
-  const auto path = static_cast<PathIndex>(handshake_tries_ % config_.paths);
-  emit(is_client ? PacketType::kSyn : PacketType::kSynAck,
-       path,
-       std::span(body).first(body_bytes),
-       is_client ? syn_key(secret_) : tx_key(),
-       now,
-       out);
-  out.payload = std::span(kPadding).first(pss_ - body_bytes);
-  ++handshake_tries_;
-  handshake_at_ = now + handshake_interval_;
-  handshake_interval_ = std::min(2 * handshake_interval_, kMaxHandshakeInterval);
+  Offer offer = make_offer();
+  const ControlPacket packet = handshake_.next_try(offer, now);
+  pss_ = offer.pss;
+  emit(packet, handshake_.try_key(), now, out);
+  out.payload = std::span(kPadding).first(pss_ - packet.body_bytes);
   return true;
 }
 
 bool Session::transmit_control(Time now, TransmitPacket& out) {
-  std::array<std::byte, kMaxAckBytes> body;  // NOLINT: filled as far as it is used
-  if (resets_due_ > 0) {
-    --resets_due_;
-    const std::size_t bytes = encode_reset(reset_reason_, body);
-    const auto path = static_cast<PathIndex>(reset_path_++ % paths_.count());
-    emit(PacketType::kRst, path, std::span(body).first(bytes), tx_key(), now, out);
-    return true;
+  ControlPacket packet;
+  const std::size_t paths = paths_.count();
+  const bool has_packet = answers_.take_reset(paths, packet) ||
+                          handshake_.take_conf(pss_, paths, now, packet) || take_ack(now, packet) ||
+                          answers_.take_probe_answer(paths, packet) ||
+                          (state_ == State::kEstablished && take_question(now, packet));
+  if (has_packet) {
+    emit(packet, handshake_.tx_key(), now, out);
   }
-  if (conf_due_) {
-    conf_due_ = false;
-    const Conf conf{.echo = {.tx_time = echo_tx_time_, .delay = wire_duration(now - echo_arrival_)},
-                    .pss = pss_};
-    const std::size_t bytes = encode_conf(conf, body);
-    const auto path = static_cast<PathIndex>(conf_path_ % paths_.count());
-    emit(PacketType::kConf, path, std::span(body).first(bytes), tx_key(), now, out);
-    return true;
-  }
-  if (ack_.due_at() <= now) {
-    AckBody ack;
-    ack.msg_limit = receiver_.msg_limit();
-    window_in_->fill(ack);
-    ack_.fill(ack, now);
-    const std::size_t bytes = encode_ack(ack, body);
-    emit(PacketType::kAck,
-         ack_.answer_path(paths_.count()),
-         std::span(body).first(bytes),
-         tx_key(),
-         now,
-         out);
-    ++stats_.acks_sent;
-    return true;
-  }
-  if (probe_answer_) {
-    const auto path = static_cast<PathIndex>(*probe_answer_ % paths_.count());
-    probe_answer_.reset();
-    const std::size_t bytes = encode_echo(probe_echo_, body);
-    emit(PacketType::kProbeAck, path, std::span(body).first(bytes), tx_key(), now, out);
-    return true;
-  }
-  if (state_ != State::kEstablished) {
+  return has_packet;
+}
+
+bool Session::take_ack(Time now, ControlPacket& packet) {
+  if (ack_.due_at() > now) {
     return false;
   }
+  AckBody ack;
+  ack.msg_limit = receiver_.msg_limit();
+  window_in_->fill(ack);
+  ack_.fill(ack, now);
+  packet.type = PacketType::kAck;
+  packet.path = ack_.answer_path(paths_.count());
+  packet.body_bytes = encode_ack(ack, packet.buffer);
+  ++stats_.acks_sent;
+  return true;
+}
+
+/// Whether a path, or the peer, is alive.
+bool Session::take_question(Time now, ControlPacket& packet) {
+  packet.body_bytes = 0;
   if (const PathIndex path = paths_.take_probe(now); path != kNoPath) {
-    emit(PacketType::kProbe, path, {}, tx_key(), now, out);
+    packet.type = PacketType::kProbe;
+    packet.path = path;
     ++stats_.probes_sent;
     return true;
   }
   const bool blocked = is_blocked_by_credit();
-  if (liveness_.heartbeat_at(blocked) <= now) {
-    liveness_.on_heartbeat_sent(blocked, now);
-    // Around all paths: one of them may swallow everything.
-    const auto path = static_cast<PathIndex>(stats_.heartbeats_sent++ % paths_.count());
-    emit(PacketType::kHeartbeat, path, {}, tx_key(), now, out);
-    return true;
+  if (liveness_.heartbeat_at(blocked) > now) {
+    return false;
   }
-  return false;
+  liveness_.on_heartbeat_sent(blocked, now);
+  packet.type = PacketType::kHeartbeat;
+  // Around all paths: one of them may swallow everything.
+  packet.path = static_cast<PathIndex>(stats_.heartbeats_sent++ % paths_.count());
+  return true;
 }
 
 bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
@@ -176,8 +138,7 @@ bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
     emit_data(psn, flag::kRetx, sent_.at(psn).path, now, out);
     return true;
   }
-  if (last_activity_ != now && tail_probe_at() <= now) {
-    tail_probed_ = true;
+  if (loss_.take_tail_probe(sent_, paths_, now)) {
     ++stats_.tail_probes;
     const Psn psn = newest_in_flight();
     emit_data(psn, flag::kRetx | flag::kAckReq, sent_.at(psn).path, now, out);
@@ -212,17 +173,13 @@ std::size_t Session::waiting_bytes() const {
   return queue_.uncut_bytes() + std::size_t{sent_.lost()} * pss_;
 }
 
-bool Session::wants_fin() const {
-  return closing_ && !fin_ && !queue_.has_uncut();
-}
-
 bool Session::cut_next(Psn& psn) {
   if (!window_has_room()) {
     return false;
   }
   psn = sent_.next();
   if (wants_fin()) {
-    fin_ = psn;
+    closing_.on_fin_made(psn);
     SentPacket& fin = sent_.add();
     fin.msg_seq = queue_.next();
     fin.is_fin = true;
@@ -271,7 +228,7 @@ void Session::emit_data(Psn psn,
   const PathIndex path = choose_path(avoid);
   const PathSeq path_seq = paths_.at(path).next_seq++;
   sent_.on_sent(psn, path, path_seq, now);
-  last_activity_ = now;
+  loss_.on_sent(now);
   const SentPacket& packet = sent_.at(psn);
   const std::uint8_t crc = config_.payload_crc && !packet.is_fin ? flag::kCrc : std::uint8_t{0};
   const Header header{.type = packet.is_fin ? PacketType::kFin : PacketType::kData,
@@ -287,7 +244,7 @@ void Session::emit_data(Psn psn,
                       .tx_time = wire_time(now)};
   const auto payload = packet.is_fin ? std::span<const std::byte>()
                                      : queue_.payload(packet.msg_seq, packet.msg_off, packet.len);
-  seal_packet(tx_key(), header, payload, out.head);
+  seal_packet(handshake_.tx_key(), header, payload, out.head);
   out.payload = payload;
   out.head_bytes = kHeaderBytes;
   out.path = path;
@@ -298,22 +255,17 @@ void Session::emit_data(Psn psn,
   stats_.data_bytes_retransmitted += is_new ? 0U : packet.len;
 }
 
-void Session::emit(PacketType type,
-                   PathIndex path,
-                   std::span<const std::byte> body,
-                   const Key& key,
-                   Time now,
-                   TransmitPacket& out) {
-  const Header header{.type = type,
-                      .path = path,
+void Session::emit(const ControlPacket& packet, const Key& key, Time now, TransmitPacket& out) {
+  const Header header{.type = packet.type,
+                      .path = packet.path,
                       .dst_cid = peer_.cid,
-                      .len = static_cast<std::uint16_t>(body.size()),
+                      .len = static_cast<std::uint16_t>(packet.body_bytes),
                       .tx_time = wire_time(now)};
-  std::ranges::copy(body, out.head.begin() + kHeaderBytes);
-  seal_packet(key, header, body, out.head);
-  out.head_bytes = kHeaderBytes + body.size();
-  out.path = path;
-  out.flow = paths_.at(path).flow;
+  std::ranges::copy(packet.body(), out.head.begin() + kHeaderBytes);
+  seal_packet(key, header, packet.body(), out.head);
+  out.head_bytes = kHeaderBytes + packet.body_bytes;
+  out.path = packet.path;
+  out.flow = paths_.at(packet.path).flow;
 }
 
 PathIndex Session::choose_path(PathIndex avoid) {
@@ -333,13 +285,6 @@ PathIndex Session::choose_path(PathIndex avoid) {
   --burst_.left;
   ++burst_.sent;
   return burst_.path;
-}
-
-Time Session::tail_probe_at() const {
-  if (tail_probed_ || sent_.in_flight() == 0) {
-    return kNever;
-  }
-  return last_activity_ + LossDetector::tail_probe_delay(paths_);
 }
 
 Time Session::data_deadline() const {

@@ -117,7 +117,7 @@ TEST(LossDetection, a_timeout_takes_what_is_old_enough_and_backs_off) {
     bench.loss.on_timeout();
   }
   EXPECT_EQ(bench.loss.rto(bench.paths, 0), milliseconds(250));
-  bench.loss.on_progress();
+  bench.loss.on_progress(kStart);
   EXPECT_EQ(bench.loss.rto(bench.paths, 0), rto);
 }
 
@@ -134,6 +134,20 @@ TEST(LossDetection, a_peer_that_takes_long_to_answer_is_waited_for_and_a_gap_is_
   bench.paths.on_report(0, 2, kStart + milliseconds(1));
   EXPECT_EQ(bench.overtaken(kStart + milliseconds(1) + microseconds(130)).size(), 2U)
       << "an eighth of the network's round trip later";
+}
+
+TEST(LossDetection, the_tail_is_probed_once_for_each_progress) {
+  Bench bench;
+  EXPECT_EQ(bench.loss.tail_probe_at(bench.packets, bench.paths), kNever);
+  bench.send(0, kStart);
+  bench.loss.on_sent(kStart);
+  const Time due = kStart + milliseconds(2);  // Two responses.
+  EXPECT_EQ(bench.loss.tail_probe_at(bench.packets, bench.paths), due);
+  EXPECT_FALSE(bench.loss.take_tail_probe(bench.packets, bench.paths, due - Duration(1)));
+  EXPECT_TRUE(bench.loss.take_tail_probe(bench.packets, bench.paths, due));
+  EXPECT_FALSE(bench.loss.take_tail_probe(bench.packets, bench.paths, due + milliseconds(9)));
+  bench.loss.on_progress(due);
+  EXPECT_EQ(bench.loss.tail_probe_at(bench.packets, bench.paths), due + milliseconds(2));
 }
 
 }  // namespace
