@@ -10,7 +10,7 @@ set -euo pipefail
 net_conform=$1 plugin=$2 abi=$3 kind=$4
 shift 4
 
-export HARP_DATAPATH=dpdk HARP_PEER_TIMEOUT=${HARP_PEER_TIMEOUT:-5}
+export HARP_DATAPATH=dpdk HARP_PEER_TIMEOUT=${HARP_PEER_TIMEOUT:-4}
 source "$(dirname "$0")/two_hosts.sh"
 run=("$net_conform" --plugin "$plugin" --abi "$abi" --processes)
 

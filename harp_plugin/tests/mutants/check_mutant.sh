@@ -6,7 +6,7 @@
 set -uo pipefail
 net_conform=$1 mutant=$2 plugin=$3 name=$4 rule=$5 tests=$6
 
-arguments=(--plugin "$mutant" --abi 8 --timeout 8 --peer-timeout 4 --strict --handle-bytes 64)
+arguments=(--plugin "$mutant" --abi 8 --timeout 5 --peer-timeout 3 --strict --handle-bytes 64)
 if [[ $tests != all ]]; then
   arguments+=(--tests "$tests")
 fi

@@ -164,7 +164,7 @@ void both_ways(Side& side) {
 }
 
 void many(Side& side) {
-  constexpr std::size_t kComms = 64;
+  constexpr std::size_t kComms = 32;
   std::vector<Comm> comms;
   for (std::size_t i = 0; i < kComms; ++i) {
     comms.push_back(open_comm(side));
@@ -218,7 +218,7 @@ std::size_t entries_of(const char* folder) {
 /// One process with two sides counts them all, so B counts too and a small difference is no leak.
 void cycles(Side& side) {
   constexpr int kWarm = 10;
-  constexpr int kCycles = 100;
+  constexpr int kCycles = 40;
   constexpr std::size_t kSlack = 8;
   std::size_t descriptors = 0;
   std::size_t threads = 0;

@@ -2,8 +2,6 @@
 //
 // A plugin may take a message before its buffer is posted, or say "not now" to isend until then; so
 // the sender keeps all that are left in hand and tries each in turn.
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>

@@ -101,7 +101,7 @@ void one_each(Side& side) {
   const Request first = recv_one(side, comm.get(), buffers[0].span(), 7, first_registered.mr());
   const Request second = recv_one(side, comm.get(), buffers[1].span(), 7, second_registered.mr());
   const auto stays_open = [&](const Request& request, const char* what) {
-    for (int i = 0; i < 500; ++i) {
+    for (int i = 0; i < 100; ++i) {
       bool done = false;
       require("data.one-each",
               side.driver().test(request.pointer, &done, nullptr) == Result::kSuccess && !done,

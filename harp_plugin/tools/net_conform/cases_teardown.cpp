@@ -1,5 +1,4 @@
 // The end: orderly, early, and of the peer.
-#include <sched.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, with kill()
 #include <sys/wait.h>
 #include <unistd.h>
@@ -137,14 +136,14 @@ void close_is_seen(Side& side) {
   prove_alive(side, "teardown.close-is-seen");
 }
 
-/// B sleeps for three seconds with messages under way. A helper of B's wakes it up.
+/// B sleeps for two seconds with messages under way. A helper of B's wakes it up.
 void peer_stopped(Side& side) {
   const Comm comm = open_comm(side);
   if (!side.is_a()) {
     const ::pid_t self = ::getpid();
     const ::pid_t helper = ::fork();
     if (helper == 0) {
-      std::this_thread::sleep_for(std::chrono::seconds(3));
+      std::this_thread::sleep_for(std::chrono::seconds(2));
       ::kill(self, SIGCONT);
       ::_exit(0);
     }

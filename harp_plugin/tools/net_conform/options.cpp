@@ -35,7 +35,7 @@ wrong command line, 3 if a call blocked, 4 if one crashed.
 const std::vector<std::size_t>& default_sizes() {
   static const std::vector<std::size_t> kSizes = {
       0,    1,    2,    63,    64,     65,     1407,   1408,    1409,          2816,
-      4095, 4096, 4097, 16384, 131072, 524287, 524288, 1 << 20, (4 << 20) + 3, 16 << 20};
+      4095, 4096, 4097, 16384, 131072, 524287, 524288, 1 << 20, (4 << 20) + 3, 8 << 20};
   return kSizes;
 }
 

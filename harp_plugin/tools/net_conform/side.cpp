@@ -1,7 +1,6 @@
 #include "side.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <cstring>
 
@@ -121,13 +120,12 @@ void Side::set_deadline(double seconds) {
 }
 
 void Side::poll(const char* rule, const char* what, const std::function<bool()>& attempt) {
-  while (!attempt()) {
+  for (Patience patience; !attempt(); patience.wait()) {
     require(rule,
             std::chrono::steady_clock::now() < deadline_,
             "%s took longer than %.0f s",
             what,
             options_.limit_s);
-    ::sched_yield();
   }
 }
 

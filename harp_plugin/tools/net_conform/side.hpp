@@ -25,6 +25,24 @@ namespace net_conform {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+/// Between two looks in vain: a thread yields, as NCCL's do. After a thousand it naps, since who
+/// waits for a timeout would keep a core from who works.
+class Patience {
+ public:
+  void wait() {
+    if (++looks_ < kLooks) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  void renew() { looks_ = 0; }
+
+ private:
+  static constexpr int kLooks = 1000;
+  int looks_ = 0;
+};
+
 /// A thread that does one thing after another for somebody who waits.
 class Worker {
  public:

@@ -1,7 +1,5 @@
 #include "stream.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <deque>
 
@@ -63,6 +61,7 @@ void pump(Side& side,
   std::vector<bool> slot_is_busy(options.window, false);
   std::size_t next = 0;
   std::size_t tests = 0;
+  Patience patience;
   while (next < count || !pending.empty()) {
     bool moved = false;
     if (next < count && !slot_is_busy[next % options.window]) {
@@ -93,7 +92,9 @@ void pump(Side& side,
               pending.empty() ? next : pending.front().index,
               count,
               side.options().limit_s);
-      ::sched_yield();
+      patience.wait();
+    } else {
+      patience.renew();
     }
   }
 }
