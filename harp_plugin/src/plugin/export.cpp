@@ -2,6 +2,8 @@
 //
 // Optional entries are null: memory is host memory, and no device takes part (docs/harp/abi.md).
 // There is no ncclCollNetPlugin_*, which NCCL takes for "no collectives in the network".
+#include <type_traits>
+
 #include "plugin/core.hpp"
 #include "plugin/entries.hpp"
 
@@ -26,202 +28,64 @@ extern const NetV4 ncclNetPlugin_v4;
 // The entries, and nothing else.
 using namespace harp::plugin;  // NOLINT(google-build-using-namespace)
 
-const NetV12 ncclNetPlugin_v12 = {
-    .name = kPluginName,
-    .init = v12::init,
-    .devices = v12::devices,
-    .get_properties = v12::get_properties,
-    .listen = v12::listen,
-    .connect = v12::connect,
-    .accept = v12::accept,
-    .reg_mr = v12::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v12::isend,
-    .irecv = v12::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-    .make_virtual_device = nullptr,
-    .finalize = v12::finalize,
-    .set_net_attributes = nullptr,
-};
+namespace {
 
-const NetV11 ncclNetPlugin_v11 = {
-    .name = kPluginName,
-    .init = v12::init,
-    .devices = v12::devices,
-    .get_properties = v11::get_properties,
-    .listen = v12::listen,
-    .connect = v12::connect,
-    .accept = v12::accept,
-    .reg_mr = v12::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v12::isend,
-    .irecv = v12::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-    .make_virtual_device = nullptr,
-    .finalize = v12::finalize,
-    .set_net_attributes = nullptr,
-};
+/// Sets an entry to the form of it that the table's version knows.
+template <typename Entry, typename Form, typename... Forms>
+constexpr void set(Entry& entry, Form form, Forms... others) noexcept {
+  if constexpr (std::is_convertible_v<Form, Entry>) {
+    entry = form;
+  } else {
+    set(entry, others...);
+  }
+}
 
-const NetV10 ncclNetPlugin_v10 = {
-    .name = kPluginName,
-    .init = v10::init,
-    .devices = v12::devices,
-    .get_properties = v10::get_properties,
-    .listen = v10::listen,
-    .connect = v10::connect,
-    .accept = v12::accept,
-    .reg_mr = v12::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v12::isend,
-    .irecv = v12::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-    .make_virtual_device = nullptr,
-};
+template <typename Net>
+constexpr Net make_table() noexcept {
+  Net net{};
+  net.name = kPluginName;
+  set(net.init, v12::init, v10::init, v9::init);
+  net.devices = v12::devices;
+  set(net.get_properties,
+      v12::get_properties,
+      v11::get_properties,
+      v10::get_properties,
+      v8::get_properties,
+      v7::get_properties,
+      v6::get_properties,
+      v4::get_properties);
+  set(net.listen, v12::listen, v10::listen);
+  set(net.connect, v12::connect, v10::connect, v9::connect, v6::connect);
+  set(net.accept, v12::accept, v6::accept);
+  set(net.reg_mr, v12::reg_mr, v7::reg_mr);
+  net.dereg_mr = v12::dereg_mr;
+  set(net.isend, v12::isend, v9::isend, v8::isend, v4::isend);
+  set(net.irecv, v12::irecv, v9::irecv, v8::irecv, v4::irecv);
+  set(net.iflush, v12::iflush, v4::iflush);
+  net.test = v12::test;
+  net.close_send = v12::close_send;
+  net.close_recv = v12::close_recv;
+  net.close_listen = v12::close_listen;
+  if constexpr (requires { net.finalize; }) {
+    net.finalize = v12::finalize;
+  }
+  if constexpr (std::is_same_v<Net, NetV4>) {  // They have the types of version 6, and block.
+    net.connect = v4::connect;
+    net.accept = v4::accept;
+  }
+  return net;
+}
 
-const NetV9 ncclNetPlugin_v9 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v10::get_properties,
-    .listen = v10::listen,
-    .connect = v9::connect,
-    .accept = v12::accept,
-    .reg_mr = v12::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v9::isend,
-    .irecv = v9::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-    .make_virtual_device = nullptr,
-};
+}  // namespace
 
-const NetV8 ncclNetPlugin_v8 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v8::get_properties,
-    .listen = v10::listen,
-    .connect = v9::connect,
-    .accept = v12::accept,
-    .reg_mr = v12::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v8::isend,
-    .irecv = v8::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-};
-
-const NetV7 ncclNetPlugin_v7 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v7::get_properties,
-    .listen = v10::listen,
-    .connect = v9::connect,
-    .accept = v12::accept,
-    .reg_mr = v7::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v8::isend,
-    .irecv = v8::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-    .get_device_mr = nullptr,
-    .irecv_consumed = nullptr,
-};
-
-const NetV6 ncclNetPlugin_v6 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v6::get_properties,
-    .listen = v10::listen,
-    .connect = v6::connect,
-    .accept = v6::accept,
-    .reg_mr = v7::reg_mr,
-    .reg_mr_dma_buf = nullptr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v8::isend,
-    .irecv = v8::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-};
-
-const NetV5 ncclNetPlugin_v5 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v6::get_properties,
-    .listen = v10::listen,
-    .connect = v6::connect,
-    .accept = v6::accept,
-    .reg_mr = v7::reg_mr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v8::isend,
-    .irecv = v8::irecv,
-    .iflush = v12::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-};
-
-const NetV4 ncclNetPlugin_v4 = {
-    .name = kPluginName,
-    .init = v9::init,
-    .devices = v12::devices,
-    .get_properties = v4::get_properties,
-    .listen = v10::listen,
-    .connect = v4::connect,
-    .accept = v4::accept,
-    .reg_mr = v7::reg_mr,
-    .dereg_mr = v12::dereg_mr,
-    .isend = v4::isend,
-    .irecv = v4::irecv,
-    .iflush = v4::iflush,
-    .test = v12::test,
-    .close_send = v12::close_send,
-    .close_recv = v12::close_recv,
-    .close_listen = v12::close_listen,
-};
+constinit const NetV12 ncclNetPlugin_v12 = make_table<NetV12>();
+constinit const NetV11 ncclNetPlugin_v11 = make_table<NetV11>();
+constinit const NetV10 ncclNetPlugin_v10 = make_table<NetV10>();
+constinit const NetV9 ncclNetPlugin_v9 = make_table<NetV9>();
+constinit const NetV8 ncclNetPlugin_v8 = make_table<NetV8>();
+constinit const NetV7 ncclNetPlugin_v7 = make_table<NetV7>();
+constinit const NetV6 ncclNetPlugin_v6 = make_table<NetV6>();
+constinit const NetV5 ncclNetPlugin_v5 = make_table<NetV5>();
+constinit const NetV4 ncclNetPlugin_v4 = make_table<NetV4>();
 
 }  // namespace harp::abi
