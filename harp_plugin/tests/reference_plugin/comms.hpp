@@ -1,9 +1,6 @@
-// The two ends of one connection: TCP sockets that carry messages one way.
-//
-// Socket 0 carries a header and then the message; of messages from 64 KiB on, every other socket
-// carries its share (wire.hpp). All sockets are in message order, each at its own pace, and are
-// moved on by isend(), irecv() and test() of the thread that drives the comm. There is no other
-// thread.
+// The two ends of one connection: a TCP socket that carries messages one way, each behind a header.
+// It is moved on by isend(), irecv() and test() of the thread that drives the comm. There is no
+// other thread.
 //
 // A message goes to the oldest receive that has a free buffer with its tag. One that finds none
 // waits in memory; headers are read only while a posted buffer is free, so that this happens only
@@ -13,12 +10,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "plugin/core.hpp"
+#include "plugin/guard.hpp"
+#include "plugin/host_device.hpp"
 #include "socket.hpp"
 #include "wire.hpp"
 
@@ -32,22 +32,43 @@ using harp::plugin::Request;
 template <typename Base>
 class TcpComm : public Base {
  public:
-  Result reg_mr(void* data, std::size_t bytes, int type, void** mr) override;
-  Result dereg_mr(void* mr) override;
+  Result reg_mr(void* data, std::size_t bytes, int type, void** mr) override {
+    const Result result = harp::plugin::check_host_memory(type);
+    if (result == Result::kSuccess) {
+      *mr = new std::span(static_cast<std::byte*>(data), bytes);
+    }
+    return result;
+  }
+  Result dereg_mr(void* mr) override {
+    delete static_cast<std::span<std::byte>*>(mr);
+    return Result::kSuccess;
+  }
 
  protected:
-  explicit TcpComm(std::vector<UniqueFd> sockets) : sockets_(std::move(sockets)) {}
+  explicit TcpComm(UniqueFd socket) : socket_(std::move(socket)) {}
 
   /// Says in NCCL's log what ended the comm, once, and returns `result` from then on.
-  Result fail(Result result, const char* why, int error);
+  Result fail(Result result, const char* why, int error) {
+    if (broken_ == Result::kSuccess) {
+      broken_ = result;
+      std::array<char, 128> text{};
+      harp::plugin::log(harp::abi::LogLevel::kWarn,
+                        this->kind() == harp::plugin::CommKind::kSend ? "send" : "receive",
+                        "%s%s%s",
+                        why,
+                        error != 0 ? ": " : "",
+                        error != 0 ? ::strerror_r(error, text.data(), text.size()) : "");
+    }
+    return broken_;
+  }
 
-  std::vector<UniqueFd> sockets_;
+  UniqueFd socket_;
   Result broken_ = Result::kSuccess;
 };
 
 class TcpSendComm final : public TcpComm<harp::plugin::SendComm> {
  public:
-  explicit TcpSendComm(std::vector<UniqueFd> sockets);
+  explicit TcpSendComm(UniqueFd socket) : TcpComm(std::move(socket)) {}
   Result isend(const void* data, std::size_t bytes, int tag, void* mr, Request** request) override;
 
  private:
@@ -61,27 +82,22 @@ class TcpSendComm final : public TcpComm<harp::plugin::SendComm> {
     TcpSendComm* comm = nullptr;
     const std::byte* data = nullptr;
     Header header;
-    std::size_t sockets_left = 0;
+    bool is_sent = false;
     bool is_free = true;
   };
-  struct Cursor {
-    std::uint64_t message = 0;   ///< The one that this socket is in, counted from 0.
-    std::size_t done_bytes = 0;  ///< Finished bytes of its share, header included.
-  };
 
-  Result progress();
   /// Sends what the socket takes.
-  Result push(std::size_t index);
+  Result progress();
 
   std::array<Send, kRequests> sends_;
   std::uint64_t next_message_ = 0;
-  std::vector<Cursor> cursors_;
+  std::uint64_t sending_ = 0;   ///< The message that the socket is in.
+  std::size_t sent_bytes_ = 0;  ///< Bytes of it that are sent, header included.
 };
 
 class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
  public:
-  /// `max_recvs` 1: tags do not matter.
-  TcpRecvComm(std::vector<UniqueFd> sockets, int max_recvs);
+  explicit TcpRecvComm(UniqueFd socket) : TcpComm(std::move(socket)) {}
   Result irecv(std::span<const RecvBuffer> buffers, Request** request) override;
   Result iflush(std::span<const RecvBuffer> buffers, Request** request) override;
 
@@ -99,7 +115,6 @@ class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
     std::size_t count = 0;
     std::size_t buffers_left = 0;  ///< Not complete.
     std::size_t buffers_open = 0;  ///< Not yet matched with a message.
-    std::uint64_t posted_as = 0;
     bool is_free = true;
   };
   /// A message whose header was read and whose bytes have not all been.
@@ -109,15 +124,13 @@ class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
     std::unique_ptr<std::byte[]> waiting;  // NOLINT(modernize-avoid-c-arrays): uninitialised bytes
     Recv* recv = nullptr;                  ///< Null: nobody asked for it yet.
     std::size_t slot = 0;
-    std::size_t sockets_left = 0;
-  };
-  struct Cursor {
-    std::uint64_t message = 0;
-    std::size_t done_bytes = 0;
+    bool is_complete = false;
   };
 
+  /// Reads what there is, as far as headers have told what it is.
   Result progress();
-  Result pull(std::size_t index);
+  /// Takes what recv() returned; `why` where the peer has closed.
+  Result take(ssize_t count, std::size_t* bytes, const char* why);
   /// Reads the next header; false: not all of it is there.
   Result read_header(bool* complete);
   Result put(Incoming* message);
@@ -125,19 +138,14 @@ class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
   Result assign(Incoming* message, Recv* recv, std::size_t slot);
   void finish(Incoming* message);
   bool anything_open() const;
-  Incoming& incoming(std::uint64_t message) {
-    return incoming_[static_cast<std::size_t>(message - first_incoming_)];
-  }
 
-  bool uses_tags_;
   std::array<Recv, kRequests> recvs_;
   std::uint64_t next_recv_ = 0;
-  std::deque<Incoming> incoming_;  ///< Messages from first_incoming_ on.
-  std::uint64_t first_incoming_ = 0;
+  std::deque<Incoming> incoming_;  ///< The last one may be under way; others wait.
   std::size_t waiting_bytes_ = 0;
   Header partial_header_;
-  std::size_t partial_bytes_ = 0;
-  std::vector<Cursor> cursors_;
+  std::size_t partial_bytes_ = 0;  ///< Bytes of the header.
+  std::size_t read_bytes_ = 0;     ///< Bytes of the message behind it.
 };
 
 }  // namespace reftcp

@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "comms.hpp"
 #include "plugin/core.hpp"
@@ -24,28 +26,6 @@ using harp::abi::LogLevel;
 using harp::plugin::Handle;
 using harp::plugin::log;
 using Clock = std::chrono::steady_clock;
-
-struct Settings {
-  std::string interfaces;
-  int sockets = 1;
-  int max_recvs = harp::plugin::kMaxGroupedReceives;
-  int peer_timeout_s = 30;
-};
-
-int number_from(const char* name, int otherwise, int minimum, int maximum) {
-  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): once, at the start
-  return text != nullptr ? std::clamp(std::atoi(text), minimum, maximum) : otherwise;  // NOLINT
-}
-
-Settings read_settings() {
-  Settings settings;
-  const char* names = std::getenv("REFTCP_IFNAME");  // NOLINT(concurrency-mt-unsafe)
-  settings.interfaces = names != nullptr ? names : "";
-  settings.sockets = number_from("REFTCP_SOCKETS", 1, 1, kMostSockets);
-  settings.max_recvs = number_from("REFTCP_MAX_RECVS", settings.max_recvs, 1, settings.max_recvs);
-  settings.peer_timeout_s = number_from("REFTCP_PEER_TIMEOUT", 30, 1, 3600);
-  return settings;
-}
 
 template <typename T>
 void fill_randomly(T* object) {
@@ -67,89 +47,58 @@ Result fail_with_errno(const char* where, const char* what) {
              : Result::kSystemError;
 }
 
-/// A connection on its way: sockets that connect and greet, each at its own pace.
+/// A connection on its way: a socket that connects and greets.
 class Connecting {
  public:
-  Connecting(const Invitation& peer, int peer_timeout_s)
-      : peer_(peer), peer_timeout_s_(peer_timeout_s) {
-    fill_randomly(&comm_id_);
-  }
+  explicit Connecting(const Invitation& peer) : peer_(peer), greeting_{.secret = peer.secret} {}
 
-  /// Opens the sockets.
+  /// Opens the socket.
   Result start(const Address& source) {
-    for (std::uint16_t i = 0; i < peer_.sockets; ++i) {
-      Greeter greeter;
-      greeter.fd = start_to_connect(source, peer_.to_address(), peer_timeout_s_);
-      if (!greeter.fd.is_open()) {
-        return fail_with_errno("connect", "cannot connect to the peer");
-      }
-      greeter.greeting =
-          Greeting{.index = i, .sockets = peer_.sockets, .comm = comm_id_, .secret = peer_.secret};
-      greeters_.push_back(std::move(greeter));
-    }
-    return Result::kSuccess;
+    fd_ = start_to_connect(source, peer_.to_address());
+    return fd_.is_open() ? Result::kSuccess
+                         : fail_with_errno("connect", "cannot connect to the peer");
   }
 
   Result advance(bool* done) {
-    *done = true;
-    for (Greeter& greeter : greeters_) {
-      if (greeter.sent_bytes == sizeof(Greeting)) {
-        continue;
-      }
-      *done = false;
-      pollfd entry{greeter.fd.get(), POLLOUT, 0};
-      if (::poll(&entry, 1, 0) != 1) {
-        continue;
-      }
+    pollfd entry{fd_.get(), POLLOUT, 0};
+    if (::poll(&entry, 1, 0) == 1) {
       socklen_t length = sizeof(errno);
       int error = 0;
-      (void)::getsockopt(greeter.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+      (void)::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
       if (error != 0) {
         errno = error;
         return fail_with_errno("connect", "cannot connect to the peer");
       }
-      const auto rest = bytes_of(greeter.greeting).subspan(greeter.sent_bytes);
-      const ssize_t count = ::send(greeter.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+      const auto rest = bytes_of(greeting_).subspan(sent_bytes_);
+      const ssize_t count = ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
       if (count < 0 && !would_block(errno)) {
         return fail_with_errno("connect", "the peer hung up");
       }
-      greeter.sent_bytes += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+      sent_bytes_ += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
     }
-    if (!*done && Clock::now() - started_ > std::chrono::seconds(peer_timeout_s_)) {
+    *done = sent_bytes_ == sizeof(Greeting);
+    if (!*done && Clock::now() - started_ > std::chrono::seconds(kPeerTimeoutS)) {
       log(LogLevel::kWarn, "connect", "the peer does not answer");
       return Result::kRemoteError;
     }
     return Result::kSuccess;
   }
 
-  std::vector<UniqueFd> take_sockets() {
-    std::vector<UniqueFd> sockets;
-    sockets.reserve(greeters_.size());
-    for (Greeter& greeter : greeters_) {
-      sockets.push_back(std::move(greeter.fd));
-    }
-    return sockets;
-  }
+  UniqueFd take_socket() { return std::move(fd_); }
 
  private:
-  struct Greeter {
-    UniqueFd fd;
-    Greeting greeting;
-    std::size_t sent_bytes = 0;
-  };
   Invitation peer_;
-  int peer_timeout_s_;
-  std::uint64_t comm_id_ = 0;
-  std::vector<Greeter> greeters_;
+  Greeting greeting_;
+  UniqueFd fd_;
+  std::size_t sent_bytes_ = 0;
   Clock::time_point started_ = Clock::now();
 };
 
-/// Newcomers are sorted by the comm that their greeting names; a comm is there when all its sockets
-/// are.
+/// Who connects is a newcomer until its greeting has come.
 class TcpListenComm final : public harp::plugin::ListenComm {
  public:
-  TcpListenComm(UniqueFd fd, const Invitation& invitation, const Settings& settings)
-      : fd_(std::move(fd)), invitation_(invitation), settings_(settings) {}
+  TcpListenComm(UniqueFd fd, const Invitation& invitation)
+      : fd_(std::move(fd)), invitation_(invitation) {}
 
   Result accept(std::unique_ptr<harp::plugin::RecvComm>* comm) override {
     while (newcomers_.size() < kMostNewcomers) {
@@ -163,12 +112,9 @@ class TcpListenComm final : public harp::plugin::ListenComm {
       newcomers_.push_back({std::move(fd), {}, 0, Clock::now()});
     }
     std::erase_if(newcomers_, [&](Newcomer& newcomer) { return settle(&newcomer); });
-    for (auto entry = comms_.begin(); entry != comms_.end(); ++entry) {
-      if (std::ranges::all_of(entry->second, &UniqueFd::is_open)) {
-        *comm = std::make_unique<TcpRecvComm>(std::move(entry->second), settings_.max_recvs);
-        comms_.erase(entry);
-        break;
-      }
+    if (!greeted_.empty()) {
+      *comm = std::make_unique<TcpRecvComm>(std::move(greeted_.front()));
+      greeted_.pop_front();
     }
     return Result::kSuccess;
   }
@@ -184,7 +130,7 @@ class TcpListenComm final : public harp::plugin::ListenComm {
     Clock::time_point since;
   };
 
-  /// True when the newcomer has gone where it belongs, or away.
+  /// True when the newcomer has greeted, or is sent away.
   bool settle(Newcomer* newcomer) {
     const auto rest = bytes_of(newcomer->greeting).subspan(newcomer->read_bytes);
     const ssize_t count = ::recv(newcomer->fd.get(), rest.data(), rest.size(), 0);
@@ -196,29 +142,24 @@ class TcpListenComm final : public harp::plugin::ListenComm {
       return Clock::now() - newcomer->since > kPatience;
     }
     const Greeting& greeting = newcomer->greeting;
-    if (greeting.magic != kMagic || greeting.secret != invitation_.secret ||
-        greeting.sockets != invitation_.sockets || greeting.index >= greeting.sockets) {
+    if (greeting.magic != kMagic || greeting.secret != invitation_.secret) {
       log(LogLevel::kInfo, "accept", "a stranger was turned away");
       return true;
     }
-    std::vector<UniqueFd>& sockets = comms_[greeting.comm];
-    sockets.resize(greeting.sockets);
-    tune(newcomer->fd.get(), settings_.peer_timeout_s);
-    sockets[greeting.index] = std::move(newcomer->fd);
+    tune(newcomer->fd.get());
+    greeted_.push_back(std::move(newcomer->fd));
     return true;
   }
 
   UniqueFd fd_;
   Invitation invitation_;
-  Settings settings_;
   std::vector<Newcomer> newcomers_;
-  std::map<std::uint64_t, std::vector<UniqueFd>> comms_;
+  std::deque<UniqueFd> greeted_;
 };
 
 class TcpContext final : public harp::plugin::Context {
  public:
-  TcpContext(const Settings& settings, const std::vector<Interface>& interfaces)
-      : settings_(settings), interfaces_(interfaces) {}
+  explicit TcpContext(const std::vector<Interface>& interfaces) : interfaces_(interfaces) {}
 
   Result listen(int device,
                 Handle* handle,
@@ -236,11 +177,9 @@ class TcpContext final : public harp::plugin::Context {
     }
     Invitation invitation;
     invitation.set_address(where);
-    invitation.sockets = static_cast<std::uint16_t>(settings_.sockets);
-    fill_randomly(&invitation.listener);
     fill_randomly(&invitation.secret);
     *handle = invitation.encode();
-    *comm = std::make_unique<TcpListenComm>(std::move(fd), invitation, settings_);
+    *comm = std::make_unique<TcpListenComm>(std::move(fd), invitation);
     return Result::kSuccess;
   }
 
@@ -258,7 +197,7 @@ class TcpContext final : public harp::plugin::Context {
     const harp::MutexLock lock(mutex_);
     auto entry = under_way_.find(handle);
     if (entry == under_way_.end()) {
-      Connecting connecting(invitation, settings_.peer_timeout_s);
+      Connecting connecting(invitation);
       const Result result = connecting.start(interface->address);
       if (result != Result::kSuccess) {
         return result;
@@ -268,7 +207,7 @@ class TcpContext final : public harp::plugin::Context {
     bool done = false;
     const Result result = entry->second.advance(&done);
     if (done) {
-      *comm = std::make_unique<TcpSendComm>(entry->second.take_sockets());
+      *comm = std::make_unique<TcpSendComm>(entry->second.take_socket());
     }
     if (done || result != Result::kSuccess) {
       under_way_.erase(entry);
@@ -282,7 +221,6 @@ class TcpContext final : public harp::plugin::Context {
     return device >= 0 && index < interfaces_.size() ? &interfaces_[index] : nullptr;
   }
 
-  const Settings& settings_;
   const std::vector<Interface>& interfaces_;
   harp::Mutex mutex_;
   std::map<Handle, Connecting> under_way_ HARP_GUARDED_BY(mutex_);
@@ -293,13 +231,10 @@ class TcpNet final : public harp::plugin::Net {
   Result make_context(const harp::plugin::ContextOptions& /*options*/,
                       std::unique_ptr<harp::plugin::Context>* context) override {
     if (interfaces_.empty()) {
-      log(LogLevel::kWarn,
-          "init",
-          "no interface is up (REFTCP_IFNAME: %s)",
-          settings_.interfaces.c_str());
+      log(LogLevel::kWarn, "init", "no interface is up (REFTCP_IFNAME: %s)", wanted_.c_str());
       return Result::kSystemError;
     }
-    *context = std::make_unique<TcpContext>(settings_, interfaces_);
+    *context = std::make_unique<TcpContext>(interfaces_);
     return Result::kSuccess;
   }
 
@@ -319,13 +254,19 @@ class TcpNet final : public harp::plugin::Net {
          .name = one.name.data(),
          .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.data(),
          .speed_mbps = one.speed_mbps,
-         .max_recvs = settings_.max_recvs});
+         .max_recvs = harp::plugin::kMaxGroupedReceives});
     return Result::kSuccess;
   }
 
  private:
-  Settings settings_ = read_settings();
-  std::vector<Interface> interfaces_ = find_interfaces(settings_.interfaces);
+  /// What the constructor reads, before there are other threads.
+  static std::string read_wanted() {
+    const char* names = std::getenv("REFTCP_IFNAME");  // NOLINT(concurrency-mt-unsafe)
+    return names != nullptr ? names : "";
+  }
+
+  std::string wanted_ = read_wanted();
+  std::vector<Interface> interfaces_ = find_interfaces(wanted_);
 };
 
 }  // namespace

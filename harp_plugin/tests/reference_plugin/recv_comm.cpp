@@ -4,14 +4,8 @@
 #include <cerrno>
 
 #include "comms.hpp"
-#include "comms_base.hpp"
 
 namespace reftcp {
-
-template class TcpComm<harp::plugin::RecvComm>;
-
-TcpRecvComm::TcpRecvComm(std::vector<UniqueFd> sockets, int max_recvs)
-    : TcpComm(std::move(sockets)), uses_tags_(max_recvs > 1), cursors_(sockets_.size()) {}
 
 Result TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** request) {
   if (broken_ != Result::kSuccess) {
@@ -28,7 +22,7 @@ Result TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** request
   recv.received.fill(0);
   recv.is_taken.fill(false);
   std::ranges::copy(buffers, recv.buffers.begin());
-  recv.posted_as = next_recv_++;
+  ++next_recv_;
   recv.is_free = false;
   // Messages that overtook and wait, oldest first.
   for (Incoming& message : incoming_) {
@@ -50,7 +44,7 @@ Result TcpRecvComm::iflush(std::span<const RecvBuffer> /*buffers*/, Request** /*
 
 bool TcpRecvComm::match(const Header& header, Recv* candidate, std::size_t* slot) const {
   for (std::size_t i = 0; i < candidate->count; ++i) {
-    if (!candidate->is_taken[i] && (!uses_tags_ || candidate->buffers[i].tag == header.tag)) {
+    if (!candidate->is_taken[i] && candidate->buffers[i].tag == header.tag) {
       *slot = i;
       return true;
     }
@@ -70,7 +64,7 @@ Result TcpRecvComm::assign(Incoming* message, Recv* recv, std::size_t slot) {
   message->slot = slot;
   if (message->waiting == nullptr) {
     message->into = static_cast<std::byte*>(buffer.data);
-  } else if (message->sockets_left == 0) {
+  } else if (message->is_complete) {
     finish(message);
   }
   return Result::kSuccess;
@@ -112,54 +106,41 @@ bool TcpRecvComm::anything_open() const {
       recvs_, [](const Recv& recv) { return !recv.is_free && recv.buffers_open > 0; });
 }
 
+Result TcpRecvComm::take(ssize_t count, std::size_t* bytes, const char* why) {
+  if (count == 0) {
+    return fail(Result::kRemoteError, why, 0);
+  }
+  if (count < 0 && !would_block(errno)) {
+    return fail(Result::kRemoteError, "the connection broke while receiving", errno);
+  }
+  *bytes += count > 0 ? static_cast<std::size_t>(count) : 0;
+  return Result::kSuccess;
+}
+
 Result TcpRecvComm::read_header(bool* complete) {
   const auto rest = bytes_of(partial_header_).subspan(partial_bytes_);
-  const ssize_t count = ::recv(sockets_[0].get(), rest.data(), rest.size(), 0);
-  if (count == 0) {
-    return fail(Result::kRemoteError, "the peer closed while a receive was posted", 0);
-  }
-  if (count < 0) {
-    return would_block(errno)
-               ? Result::kSuccess
-               : fail(Result::kRemoteError, "the connection broke while receiving", errno);
-  }
-  partial_bytes_ += static_cast<std::size_t>(count);
-  if (partial_bytes_ < sizeof(Header)) {
-    return Result::kSuccess;
+  const Result result = take(::recv(socket_.get(), rest.data(), rest.size(), 0),
+                             &partial_bytes_,
+                             "the peer closed while a receive was posted");
+  if (result != Result::kSuccess || partial_bytes_ < sizeof(Header)) {
+    return result;
   }
   partial_bytes_ = 0;
+  read_bytes_ = 0;
   if (partial_header_.magic != kMagic) {
     return fail(Result::kInternalError, "what came is not a message", 0);
   }
   *complete = true;
   Incoming& message = incoming_.emplace_back();
   message.header = partial_header_;
-  message.sockets_left = sockets_.size();
   return put(&message);
 }
 
 Result TcpRecvComm::progress() {
-  for (std::size_t i = 0; i < sockets_.size() && broken_ == Result::kSuccess; ++i) {
-    const Result result = pull(i);
-    if (result != Result::kSuccess) {
-      return result;
-    }
-  }
-  while (!incoming_.empty() && incoming_.front().sockets_left == 0 &&
-         incoming_.front().recv != nullptr) {
-    incoming_.pop_front();
-    ++first_incoming_;
-  }
-  return broken_;
-}
-
-/// Reads what there is on one socket, as far as headers have told what it is.
-Result TcpRecvComm::pull(std::size_t index) {
-  Cursor& cursor = cursors_[index];
-  while (true) {
-    if (cursor.message == first_incoming_ + incoming_.size()) {
-      if (index != 0 || !anything_open()) {
-        return Result::kSuccess;
+  while (broken_ == Result::kSuccess) {
+    if (incoming_.empty() || incoming_.back().is_complete) {
+      if (!anything_open()) {
+        break;
       }
       bool complete = false;
       const Result result = read_header(&complete);
@@ -167,30 +148,27 @@ Result TcpRecvComm::pull(std::size_t index) {
         return result;
       }
     }
-    Incoming& message = incoming(cursor.message);
-    const Share share =
-        share_of(message.header.bytes, static_cast<int>(index), static_cast<int>(sockets_.size()));
-    while (share.begin + cursor.done_bytes < share.end) {
-      const ssize_t count = ::recv(sockets_[index].get(),
-                                   message.into + share.begin + cursor.done_bytes,
-                                   share.end - share.begin - cursor.done_bytes,
-                                   0);
-      if (count == 0) {
-        return fail(Result::kRemoteError, "the peer closed in the middle of a message", 0);
+    Incoming& message = incoming_.back();
+    while (read_bytes_ < message.header.bytes) {
+      const std::size_t before = read_bytes_;
+      const Result result = take(
+          ::recv(socket_.get(), message.into + read_bytes_, message.header.bytes - read_bytes_, 0),
+          &read_bytes_,
+          "the peer closed in the middle of a message");
+      if (result != Result::kSuccess || read_bytes_ == before) {
+        return result;
       }
-      if (count < 0) {
-        return would_block(errno)
-                   ? Result::kSuccess
-                   : fail(Result::kRemoteError, "the connection broke while receiving", errno);
-      }
-      cursor.done_bytes += static_cast<std::size_t>(count);
     }
-    ++cursor.message;
-    cursor.done_bytes = 0;
-    if (--message.sockets_left == 0 && message.recv != nullptr) {
+    message.is_complete = true;
+    if (message.recv != nullptr) {
       finish(&message);
     }
+    while (!incoming_.empty() && incoming_.front().is_complete &&
+           incoming_.front().recv != nullptr) {
+      incoming_.pop_front();
+    }
   }
+  return broken_;
 }
 
 Result TcpRecvComm::Recv::test(bool* done, int* bytes) {

@@ -1,16 +1,11 @@
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "comms.hpp"
-#include "comms_base.hpp"
 
 namespace reftcp {
-
-template class TcpComm<harp::plugin::SendComm>;
-
-TcpSendComm::TcpSendComm(std::vector<UniqueFd> sockets)
-    : TcpComm(std::move(sockets)), cursors_(sockets_.size()) {}
 
 Result TcpSendComm::isend(
     const void* data, std::size_t bytes, int tag, void* /*mr*/, Request** request) {
@@ -24,7 +19,7 @@ Result TcpSendComm::isend(
   send.comm = this;
   send.data = static_cast<const std::byte*>(data);
   send.header = Header{.bytes = bytes, .tag = tag};
-  send.sockets_left = sockets_.size();
+  send.is_sent = false;
   send.is_free = false;
   ++next_message_;
   *request = &send;
@@ -32,53 +27,36 @@ Result TcpSendComm::isend(
 }
 
 Result TcpSendComm::progress() {
-  for (std::size_t i = 0; i < sockets_.size() && broken_ == Result::kSuccess; ++i) {
-    const Result result = push(i);
-    if (result != Result::kSuccess) {
-      return result;
-    }
-  }
-  return broken_;
-}
-
-Result TcpSendComm::push(std::size_t index) {
-  Cursor& cursor = cursors_[index];
-  while (cursor.message < next_message_) {
-    Send& send = sends_[cursor.message % kRequests];
-    const Share share =
-        share_of(send.header.bytes, static_cast<int>(index), static_cast<int>(sockets_.size()));
-    const std::size_t header_bytes = index == 0 ? sizeof(Header) : 0;
-    const std::size_t all_bytes = header_bytes + (share.end - share.begin);
-    while (cursor.done_bytes < all_bytes) {
+  while (broken_ == Result::kSuccess && sending_ < next_message_) {
+    Send& send = sends_[sending_ % kRequests];
+    while (sent_bytes_ < sizeof(Header) + send.header.bytes) {
       std::array<iovec, 2> parts{};
       std::size_t count = 0;
-      if (cursor.done_bytes < header_bytes) {
-        const auto rest = bytes_of(send.header).subspan(cursor.done_bytes);
+      if (sent_bytes_ < sizeof(Header)) {
+        const auto rest = bytes_of(send.header).subspan(sent_bytes_);
         parts[count++] = {rest.data(), rest.size()};
       }
-      const std::size_t paid =
-          cursor.done_bytes > header_bytes ? cursor.done_bytes - header_bytes : 0;
-      if (share.begin + paid < share.end) {
+      const std::size_t paid = std::max(sent_bytes_, sizeof(Header)) - sizeof(Header);
+      if (paid < send.header.bytes) {
         // sendmsg() takes a pointer to what may change, and changes nothing.
-        parts[count++] = {const_cast<std::byte*>(send.data) + share.begin + paid,
-                          share.end - share.begin - paid};
+        parts[count++] = {const_cast<std::byte*>(send.data) + paid, send.header.bytes - paid};
       }
       msghdr message{};
       message.msg_iov = parts.data();
       message.msg_iovlen = count;
-      const ssize_t sent = ::sendmsg(sockets_[index].get(), &message, MSG_NOSIGNAL);
+      const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
       if (sent < 0) {
         return would_block(errno)
                    ? Result::kSuccess
                    : fail(Result::kRemoteError, "the connection broke while sending", errno);
       }
-      cursor.done_bytes += static_cast<std::size_t>(sent);
+      sent_bytes_ += static_cast<std::size_t>(sent);
     }
-    --send.sockets_left;
-    ++cursor.message;
-    cursor.done_bytes = 0;
+    send.is_sent = true;
+    ++sending_;
+    sent_bytes_ = 0;
   }
-  return Result::kSuccess;
+  return broken_;
 }
 
 Result TcpSendComm::Send::test(bool* done, int* bytes) {
@@ -86,13 +64,13 @@ Result TcpSendComm::Send::test(bool* done, int* bytes) {
     return Result::kInvalidUsage;
   }
   // What is in the kernel's hands is sent, also where the peer has closed since.
-  if (sockets_left != 0) {
+  if (!is_sent) {
     const Result result = comm->progress();
     if (result != Result::kSuccess) {
       return result;
     }
   }
-  if (sockets_left == 0) {
+  if (is_sent) {
     *done = true;
     is_free = true;
     if (bytes != nullptr) {

@@ -19,10 +19,6 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-socklen_t length_of(int family) {
-  return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-}
-
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> names;
   std::istringstream stream(list);
@@ -51,6 +47,10 @@ void set_option(int fd, int level, int option, int value) {
 }
 
 }  // namespace
+
+socklen_t length_of(int family) {
+  return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
 
 const sockaddr* Address::raw() const {
   return reinterpret_cast<const sockaddr*>(&storage);
@@ -116,7 +116,7 @@ UniqueFd listen_at(const Address& address) {
   return fd;
 }
 
-UniqueFd start_to_connect(const Address& source, const Address& peer, int peer_timeout_s) {
+UniqueFd start_to_connect(const Address& source, const Address& peer) {
   UniqueFd fd(::socket(peer.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.is_open()) {
     return {};
@@ -128,20 +128,20 @@ UniqueFd start_to_connect(const Address& source, const Address& peer, int peer_t
       return {};
     }
   }
-  tune(fd.get(), peer_timeout_s);
+  tune(fd.get());
   if (::connect(fd.get(), peer.raw(), peer.bytes) != 0 && errno != EINPROGRESS) {
     return {};
   }
   return fd;
 }
 
-void tune(int fd, int peer_timeout_s) {
+void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A peer whose kernel is silent this long is gone, whether data is under way or not.
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, peer_timeout_s * 1000);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerTimeoutS * 1000);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, peer_timeout_s / 3));
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, peer_timeout_s / 6));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kPeerTimeoutS / 3);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kPeerTimeoutS / 6);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 

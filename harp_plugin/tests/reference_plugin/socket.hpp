@@ -14,6 +14,9 @@ namespace reftcp {
 
 using harp::UniqueFd;
 
+/// A peer whose kernel does not answer for so long is gone.
+inline constexpr int kPeerTimeoutS = 30;
+
 struct Address {
   sockaddr_storage storage{};
   socklen_t bytes = 0;
@@ -22,6 +25,9 @@ struct Address {
   std::uint16_t port() const;
   Address with_port(std::uint16_t port) const;
 };
+
+/// Bytes of an address; 0 where the family is another than IPv4 and IPv6.
+socklen_t length_of(int family);
 
 /// One network interface, as a device.
 struct Interface {
@@ -39,10 +45,10 @@ std::vector<Interface> find_interfaces(const std::string& wanted);
 UniqueFd listen_at(const Address& address);
 
 /// A socket on its way from `source` to `peer`. Not open: errno says why.
-UniqueFd start_to_connect(const Address& source, const Address& peer, int peer_timeout_s);
+UniqueFd start_to_connect(const Address& source, const Address& peer);
 
 /// What tuning a connected socket needs at both ends.
-void tune(int fd, int peer_timeout_s);
+void tune(int fd);
 
 /// Whether a call on a non-blocking socket failed only because it is not ready.
 bool would_block(int error);

@@ -5,7 +5,8 @@
 // is read is checked all the same: strangers connect to open ports.
 #pragma once
 
-#include <algorithm>
+#include <netinet/in.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,62 +21,52 @@ namespace reftcp {
 using Secret = std::array<std::byte, 16>;
 
 inline constexpr std::uint32_t kMagic = 0x50435452;  // "RTCP"
-inline constexpr int kMostSockets = 16;
 
 /// In NCCL's handle: where to connect to, and what proves that one was told so.
 struct Invitation {
   std::uint32_t magic = kMagic;
-  std::uint16_t family = 0;
-  std::uint16_t port = 0;
-  std::uint32_t scope = 0;
-  std::uint16_t sockets = 1;
-  std::uint16_t reserved = 0;
-  std::array<std::byte, 16> address{};
-  std::uint64_t listener = 0;
+  std::uint32_t address_bytes = 0;
+  std::array<std::byte, sizeof(sockaddr_in6)> address{};
   Secret secret{};
 
-  harp::plugin::Handle encode() const;
+  harp::plugin::Handle encode() const {
+    harp::plugin::Handle handle{};
+    std::memcpy(handle.data(), this, sizeof(*this));
+    return handle;
+  }
   /// False: these bytes never came from encode().
-  bool decode(const harp::plugin::Handle& handle);
-  Address to_address() const;
-  void set_address(const Address& where);
+  bool decode(const harp::plugin::Handle& handle) {
+    std::memcpy(static_cast<void*>(this), handle.data(), sizeof(*this));
+    return magic == kMagic && address_bytes <= sizeof(address) &&
+           address_bytes == length_of(to_address().storage.ss_family);
+  }
+  Address to_address() const {
+    Address where;
+    std::memcpy(&where.storage, address.data(), sizeof(address));
+    where.bytes = address_bytes;
+    return where;
+  }
+  void set_address(const Address& where) {
+    address_bytes = where.bytes;
+    std::memcpy(address.data(), &where.storage, where.bytes);
+  }
 };
-static_assert(sizeof(Invitation) == 56 && sizeof(Invitation) <= sizeof(harp::plugin::Handle));
+static_assert(sizeof(Invitation) <= sizeof(harp::plugin::Handle));
 
-/// The first bytes of each socket.
+/// The first bytes of a connection.
 struct Greeting {
-  std::uint32_t magic = kMagic;
-  std::uint16_t index = 0;
-  std::uint16_t sockets = 0;
-  std::uint64_t comm = 0;
+  std::uint64_t magic = kMagic;
   Secret secret{};
 };
-static_assert(sizeof(Greeting) == 32);
+static_assert(sizeof(Greeting) == 24);
 
-/// Before each message, on socket 0.
+/// Before each message.
 struct Header {
   std::uint64_t bytes = 0;
   std::int32_t tag = 0;
   std::uint32_t magic = kMagic;
 };
 static_assert(sizeof(Header) == 16);
-
-/// Which bytes of a message travel on socket `index` of `sockets`.
-struct Share {
-  std::size_t begin;
-  std::size_t end;
-};
-constexpr Share share_of(std::size_t bytes, int index, int sockets) {
-  constexpr std::size_t kStriped = std::size_t{64} << 10;
-  constexpr std::size_t kLine = 64;
-  if (sockets == 1 || bytes < kStriped) {
-    return {0, index == 0 ? bytes : 0};
-  }
-  const auto parts = static_cast<std::size_t>(sockets);
-  const std::size_t part = ((bytes + parts - 1) / parts + kLine - 1) / kLine * kLine;
-  const std::size_t begin = std::min(bytes, part * static_cast<std::size_t>(index));
-  return {begin, std::min(bytes, begin + part)};
-}
 
 template <typename T>
 std::span<std::byte> bytes_of(T& object) {
