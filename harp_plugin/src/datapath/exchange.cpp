@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,22 +18,14 @@ PacketExchange::PacketExchange(std::size_t ports,
                                std::size_t ring_packets)
     : packet_bytes_(packet_bytes), ring_packets_(ring_packets), inboxes_(ports) {}
 
-PacketExchange::~PacketExchange() {
-  for (const Inbox& inbox : inboxes_) {
-    for (const std::atomic<Ring*>& ring : inbox.from) {
-      delete ring.load();
-    }
-  }
-}
-
 PacketExchange::Ring& PacketExchange::ring(std::size_t from, std::size_t to) {
-  std::atomic<Ring*>& slot = inboxes_[to].from[from];
-  Ring* ring = slot.load(std::memory_order_acquire);
-  if (ring == nullptr) {
-    ring = new Ring(ring_packets_);
-    slot.store(ring, std::memory_order_release);
+  Inbox& inbox = inboxes_[to];
+  std::unique_ptr<Ring>& own = inbox.rings[from];
+  if (own == nullptr) {
+    own = std::make_unique<Ring>(ring_packets_);
+    inbox.from[from].store(own.get(), std::memory_order_release);
   }
-  return *ring;
+  return *own;
 }
 
 ExchangePort::ExchangePort(PacketExchange& exchange, std::size_t index)

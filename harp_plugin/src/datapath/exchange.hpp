@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,7 @@ class PacketExchange {
   PacketExchange(std::size_t ports, std::size_t packet_bytes, std::size_t ring_packets);
   PacketExchange(const PacketExchange&) = delete;
   PacketExchange& operator=(const PacketExchange&) = delete;
-  ~PacketExchange();
+  ~PacketExchange() = default;
 
   std::size_t packet_bytes() const { return packet_bytes_; }
 
@@ -44,7 +45,8 @@ class PacketExchange {
   struct Inbox {
     std::atomic<bool> is_waiting{false};
     EventFd event;
-    std::array<std::atomic<Ring*>, kMaxPorts> from{};
+    std::array<std::unique_ptr<Ring>, kMaxPorts> rings;  ///< Only the senders look at these.
+    std::array<std::atomic<Ring*>, kMaxPorts> from{};    ///< The same, once they are made.
   };
 
   /// The ring between two ports, made by its sender when it first sends.

@@ -18,11 +18,7 @@
 namespace harp::stack_placement_test {
 namespace {
 
-TEST(StackPlacement, every_byte_is_copied_once_on_transmit_and_once_on_receive) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, every_byte_is_copied_once_on_transmit_and_once_on_receive) {
   transfer(world, *ends.client, *ends.server, 0);
   const DatapathStats before = left.stack->datapath().stats();
   constexpr std::size_t kBytes = 1'000'003;
@@ -109,11 +105,7 @@ TEST(StackPlacement, a_taker_sees_every_byte_once_and_nothing_is_copied_whatever
   }
 }
 
-TEST(StackPlacement, a_taker_is_not_called_once_its_session_is_closed) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_taker_is_not_called_once_its_session_is_closed) {
   Taken taken(4'000'000);
   const PacketBytes sent = pattern(taken.bytes.size(), 1);
   ASSERT_TRUE(ends.client->send(sent, 0));

@@ -149,11 +149,7 @@ TEST(Stack, messages_of_many_sizes_arrive_both_ways) {
   }
 }
 
-TEST(Stack, messages_both_ways_at_once_fill_the_channel_and_keep_their_order) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, messages_both_ways_at_once_fill_the_channel_and_keep_their_order) {
   std::vector<Message> up;
   std::vector<Message> down;
   for (std::size_t i = 0; i < Channel::kRequests / 2; ++i) {
@@ -237,11 +233,7 @@ TEST(Stack, lost_packets_are_sent_again) {
   EXPECT_GT(left.stack->session_stats().data_bytes_retransmitted, 0U);
 }
 
-TEST(Stack, a_datapath_that_takes_nothing_for_a_while_delays_and_loses_nothing) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_datapath_that_takes_nothing_for_a_while_delays_and_loses_nothing) {
   Message message(200'000, 1);
   message.post(*ends.client, *ends.server);
   for (int i = 0; i < 20; ++i) {
@@ -255,11 +247,7 @@ TEST(Stack, a_datapath_that_takes_nothing_for_a_while_delays_and_loses_nothing) 
 
 // --- Ends of sessions
 
-TEST(Stack, a_session_that_is_closed_in_order_ends_without_an_error_on_either_side) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_session_that_is_closed_in_order_ends_without_an_error_on_either_side) {
   transfer(world, *ends.client, *ends.server, 10'000);
   std::vector<std::byte> buffer(100);
   const auto receive = ends.server->receive(buffer);
@@ -277,11 +265,7 @@ TEST(Stack, a_session_that_is_closed_in_order_ends_without_an_error_on_either_si
   EXPECT_TRUE(world.is_quiet());
 }
 
-TEST(Stack, posts_after_the_peer_has_closed_are_answered_with_that) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, posts_after_the_peer_has_closed_are_answered_with_that) {
   left.stack->close(*ends.client, world.now);
   world.run_for(milliseconds(10));
   std::vector<std::byte> buffer(100);
@@ -352,12 +336,8 @@ TEST(Stack, closing_before_a_post_was_taken_cancels_it) {
   close_in_flight(false, false);
 }
 
-TEST(Stack, a_send_whose_peer_closes_fails_while_its_datapath_is_blocked) {
+TEST_F(StackPair, a_send_whose_peer_closes_fails_while_its_datapath_is_blocked) {
   // The event gives the buffer back while the layer below still refers to it.
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
   auto data = std::make_unique<PacketBytes>(pattern(1'000'000, 1));
   std::vector<std::byte> into(data->size());
   const auto receive = ends.server->receive(into);
@@ -379,11 +359,7 @@ TEST(Stack, a_send_whose_peer_closes_fails_while_its_datapath_is_blocked) {
   world.run_for(std::chrono::seconds(1));
 }
 
-TEST(Stack, a_message_longer_than_its_receive_fails_both_ends) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_message_longer_than_its_receive_fails_both_ends) {
   Message message(5000, 1);
   message.received.resize(4999);
   message.post(*ends.client, *ends.server);
@@ -395,11 +371,7 @@ TEST(Stack, a_message_longer_than_its_receive_fails_both_ends) {
   EXPECT_EQ(left.stack->stats().sessions_failed, 1U);
 }
 
-TEST(Stack, a_message_beyond_the_limit_is_refused_and_the_session_goes_on) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_message_beyond_the_limit_is_refused_and_the_session_goes_on) {
   const std::byte nothing{};
   const auto send = ends.client->send(std::span(&nothing, kMaxMessageBytes + 1), 0);
   ASSERT_TRUE(send);
@@ -467,11 +439,7 @@ TEST(Stack, stop_listening_ends_what_was_not_accepted_and_nothing_else) {
   EXPECT_TRUE(world.run_until([&] { return right.stack->session_count() == 2; }));
 }
 
-TEST(Stack, its_end_ends_its_channels) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, its_end_ends_its_channels) {
   std::vector<std::byte> buffer(10);
   const auto receive = ends.client->receive(buffer);
   left.stack.reset();
@@ -481,11 +449,7 @@ TEST(Stack, its_end_ends_its_channels) {
   EXPECT_EQ(done->error, SessionError::kCancelled);
 }
 
-TEST(Stack, closing_twice_or_elsewhere_does_no_harm) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, closing_twice_or_elsewhere_does_no_harm) {
   const Ends other = connect(world, left, right);
   right.stack->close(*ends.client, world.now);  // It belongs to another stack.
   transfer(world, *ends.client, *ends.server, 100);
@@ -538,11 +502,7 @@ TEST(Stack, many_sessions_one_after_the_other_leave_nothing_behind) {
   EXPECT_GT(left.stack->session_stats().data_bytes_sent, 900'000U) << "past ones count";
 }
 
-TEST(Stack, connected_and_idle_stacks_are_quiet) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, connected_and_idle_stacks_are_quiet) {
   transfer(world, *ends.client, *ends.server, 100'000);
   world.run_for(std::chrono::seconds(2));
   EXPECT_TRUE(world.is_quiet());
@@ -552,11 +512,7 @@ TEST(Stack, connected_and_idle_stacks_are_quiet) {
   transfer(world, *ends.server, *ends.client, 100);
 }
 
-TEST(Stack, waiting_for_a_message_costs_a_heartbeat_now_and_then) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, waiting_for_a_message_costs_a_heartbeat_now_and_then) {
   Message message(100, 1);
   message.receive = ends.server->receive(message.received);
   world.run_for(std::chrono::seconds(2));

@@ -152,11 +152,7 @@ TEST(StatPublisher, both_ends_of_a_transfer_count_what_was_sent) {
   }
 }
 
-TEST(StatPublisher, what_is_in_flight_is_shown_by_session_and_by_path) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, what_is_in_flight_is_shown_by_session_and_by_path) {
   const PacketBytes data(100'000);
   ASSERT_TRUE(ends.client->send(data, 0));
   (void)left.stack->turn(world.now);
@@ -171,11 +167,7 @@ TEST(StatPublisher, what_is_in_flight_is_shown_by_session_and_by_path) {
   EXPECT_EQ(on_paths, session.numbers["in_flight_packets"]);
 }
 
-TEST(StatPublisher, a_session_that_is_closed_says_so_and_leaves) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_session_that_is_closed_says_so_and_leaves) {
   left.stack->close(*ends.client, world.now);
   Block block;
   block.publisher().publish(*left.stack, world.now);
@@ -236,11 +228,7 @@ TEST(StatPublisher, the_child_of_a_fork_leaves_the_block_alone) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(StatPublisher, a_reader_beside_it_sees_counters_that_belong_together) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
+TEST_F(StackPair, a_reader_beside_it_sees_counters_that_belong_together) {
   Block block;
   StatPublisher publisher = block.publisher();
   publisher.publish(*left.stack, world.now);

@@ -112,6 +112,15 @@ inline Ends connect(World& world, Node& from, Node& to) {
   return ends;
 }
 
+/// Two stacks and a session between them.
+class StackPair : public testing::Test {
+ protected:
+  World world;
+  Node& left = world.add();
+  Node& right = world.add();
+  const Ends ends = connect(world, left, right);
+};
+
 /// One message from one channel to another.
 struct Message {
   Message(std::size_t bytes, std::uint64_t seed)
