@@ -50,16 +50,16 @@ std::string address_by(const GetName& get_name, int fd) {
 
 }  // namespace
 
-TcpControl::TcpControl(UniqueFd fd)
+Control::Control(UniqueFd fd)
     : fd_(std::move(fd)),
       here_(address_by(::getsockname, fd_.get())),
       peer_(address_by(::getpeername, fd_.get())) {}
 
-TcpControl TcpControl::connect(const std::string& host_and_port) {
+Control Control::connect(const std::string& host_and_port) {
   const sockaddr_in peer = parse(host_and_port);
   for (int tries = 1;; ++tries) {  // The other program may need a moment.
     try {
-      return TcpControl(connect_to(peer));
+      return Control(connect_to(peer));
     } catch (const std::system_error& error) {
       if (tries == kTries) {
         throw std::system_error(error.code(), "cannot connect to " + host_and_port);
@@ -69,16 +69,16 @@ TcpControl TcpControl::connect(const std::string& host_and_port) {
   }
 }
 
-TcpControl TcpControl::accept(const std::string& host_and_port) {
+Control Control::accept(const std::string& host_and_port) {
   const sockaddr_in address = parse(host_and_port);
   try {
-    return TcpControl(accept_one(listen_at(address)));
+    return Control(accept_one(listen_at(address)));
   } catch (const std::system_error& error) {
     throw std::system_error(error.code(), "cannot be reached at " + host_and_port);
   }
 }
 
-void TcpControl::say(const std::string& text) {
+void Control::say(const std::string& text) {
   const std::string line = text + "\n";
   std::size_t sent = 0;
   while (sent < line.size()) {
@@ -90,7 +90,7 @@ void TcpControl::say(const std::string& text) {
   }
 }
 
-std::string TcpControl::hear() {
+std::string Control::hear() {
   std::size_t end = 0;
   while ((end = unread_.find('\n')) == std::string::npos) {
     std::array<char, 512> more{};

@@ -4,25 +4,24 @@
 #include <string>
 
 #include "datapath/unique_fd.hpp"
-#include "link.hpp"
 
 namespace harp_perf {
 
-class TcpControl final : public Control {
+class Control {
  public:
   /// Connects to HOST:PORT, or waits for one connection there. Throws std::runtime_error.
-  static TcpControl connect(const std::string& host_and_port);
-  static TcpControl accept(const std::string& host_and_port);
+  static Control connect(const std::string& host_and_port);
+  static Control accept(const std::string& host_and_port);
 
-  void say(const std::string& text) override;
+  void say(const std::string& text);
   /// Blocks. Throws when the other end has gone.
-  std::string hear() override;
+  std::string hear();
 
   const std::string& here() const { return here_; }
   const std::string& peer() const { return peer_; }
 
  private:
-  explicit TcpControl(harp::UniqueFd fd);
+  explicit Control(harp::UniqueFd fd);
 
   harp::UniqueFd fd_;
   std::string here_;  ///< This end's address, without the port.

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "control.hpp"
+
 namespace harp_perf {
 
 /// One end of a way from one machine to the other. Nothing blocks. Throws std::runtime_error when
@@ -23,14 +25,6 @@ class Link {
   virtual bool post(std::span<std::byte> message, std::size_t slot) = 0;
   /// Whether the message of `slot` has been sent (its buffer is free), or received.
   virtual bool is_done(std::size_t slot) = 0;
-};
-
-/// How the two programs talk about a run.
-class Control {
- public:
-  virtual ~Control() = default;
-  virtual void say(const std::string& text) = 0;
-  virtual std::string hear() = 0;
 };
 
 struct Ends {

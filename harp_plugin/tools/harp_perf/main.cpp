@@ -123,7 +123,7 @@ double median(std::vector<double> values) {
 // --- The listening end ---------------------------------------------------------------------------
 
 int serve(const Options& options) {
-  TcpControl control = TcpControl::accept(options.listen);
+  Control control = Control::accept(options.listen);
   std::vector<Ends> links;
   for (;;) {
     std::istringstream order(control.hear());
@@ -168,7 +168,7 @@ struct Figures {
 class Client {
  public:
   explicit Client(const Options& options)
-      : options_(options), control_(TcpControl::connect(options.connect)) {
+      : options_(options), control_(Control::connect(options.connect)) {
     for (const std::string& via : options.vias) {
       control_.say("open " + via);
       links_.push_back(make_links(via, true, control_.here(), control_.peer(), control_));
@@ -266,7 +266,7 @@ class Client {
   }
 
   const Options& options_;
-  TcpControl control_;
+  Control control_;
   std::vector<Ends> links_;
   std::map<std::pair<std::size_t, std::size_t>, Figures> figures_;
 };

@@ -28,14 +28,8 @@ void full(Side& side) {
   Registered registered(&side, comm.get(), buffers[0].span());
   for (std::size_t i = 0; i < maximum; ++i) {
     Request request{nullptr, kBytes};
-    void* data = buffers[i].data();
-    std::size_t bytes = kBytes;
-    int tag = 7;
-    void* mr = registered.mr();
     const Result result =
-        side.is_a()
-            ? side.driver().isend(comm.get(), data, bytes, tag, mr, &request.pointer)
-            : side.driver().irecv(comm.get(), 1, &data, &bytes, &tag, &mr, &request.pointer);
+        try_post(side, comm.get(), buffers[i].span(), registered.mr(), &request.pointer);
     require("data.full", result == Result::kSuccess, "request %zu: %s", i, name_of(result));
     if (request.pointer == nullptr) {
       break;
@@ -65,13 +59,15 @@ void sender_first(Side& side) {
   for (std::uint64_t i = 0; i < 20; ++i) {
     if (side.is_a()) {
       fill_pattern(buffer.span(), 8, i);
-      const Request request = send_one(side, comm.get(), buffer.span(), 7, registered.mr());
-      side.meet();  // Not before that B posts.
-      finish(side, request, "data.sender-first");
     } else {
+      side.meet();  // A has posted.
+    }
+    const Request request = post(side, comm.get(), buffer.span(), registered.mr());
+    if (side.is_a()) {
       side.meet();
-      const Request request = recv_one(side, comm.get(), buffer.span(), 7, registered.mr());
-      finish(side, request, "data.sender-first");
+    }
+    finish(side, request, "data.sender-first");
+    if (!side.is_a()) {
       const std::string difference = find_difference(buffer.span(), 8, i);
       check("data.sender-first", difference.empty(), "%s", difference.c_str());
     }
@@ -90,7 +86,7 @@ void one_each(Side& side) {
     for (std::uint64_t i = 0; i < 2; ++i) {
       side.meet();
       fill_pattern(buffer.span(), 9, i);
-      finish(side, send_one(side, comm.get(), buffer.span(), 7, registered.mr()), "data.one-each");
+      finish(side, post(side, comm.get(), buffer.span(), registered.mr()), "data.one-each");
     }
     side.meet();
     return;
@@ -98,8 +94,8 @@ void one_each(Side& side) {
   const std::array<GuardedBuffer, 2> buffers{GuardedBuffer(kBytes), GuardedBuffer(kBytes)};
   const Registered first_registered(&side, comm.get(), buffers[0].span());
   const Registered second_registered(&side, comm.get(), buffers[1].span());
-  const Request first = recv_one(side, comm.get(), buffers[0].span(), 7, first_registered.mr());
-  const Request second = recv_one(side, comm.get(), buffers[1].span(), 7, second_registered.mr());
+  const Request first = post(side, comm.get(), buffers[0].span(), first_registered.mr());
+  const Request second = post(side, comm.get(), buffers[1].span(), second_registered.mr());
   const auto stays_open = [&](const Request& request, const char* what) {
     for (int i = 0; i < 100; ++i) {
       bool done = false;
@@ -153,9 +149,7 @@ void size_slots(Side& side) {
   if (side.is_a()) {
     fill_pattern(buffer.span(), 12, 0);
   }
-  const Request request = side.is_a()
-                              ? send_one(side, comm.get(), buffer.span(), 7, registered.mr())
-                              : recv_one(side, comm.get(), buffer.span(), 7, registered.mr());
+  const Request request = post(side, comm.get(), buffer.span(), registered.mr());
   std::array<int, 64> reported{};
   reported.fill(-1);
   side.poll("data.size-slots", "a request", [&] {
@@ -202,8 +196,8 @@ void sent_is_free(Side& side) {
     if (requests.size() < kCount) {
       const std::size_t i = requests.size();
       Request request{nullptr, kBytes};
-      const Result result = side.driver().isend(
-          comm.get(), buffers[i].data(), kBytes, 7, registered[i].mr(), &request.pointer);
+      const Result result =
+          try_post(side, comm.get(), buffers[i].span(), registered[i].mr(), &request.pointer);
       require("data.sent-is-free", result == Result::kSuccess, "isend: %s", name_of(result));
       if (request.pointer != nullptr) {
         requests.push_back(request);
@@ -237,7 +231,7 @@ void too_large(Side& side) {
   const GuardedBuffer buffer(side.is_a() ? kSent : kPosted);
   Registered registered(&side, comm.get(), buffer.span());
   if (side.is_a()) {
-    const Request request = send_one(side, comm.get(), buffer.span(), 7, registered.mr());
+    const Request request = post(side, comm.get(), buffer.span(), registered.mr());
     side.say({});
     // Done, an error, or neither: the receiver is the one who knows. It says when it does.
     for (bool is_reported = false; !is_reported;) {
@@ -256,16 +250,12 @@ void too_large(Side& side) {
     return;
   }
   side.hear();
-  void* data = buffer.data();
-  std::size_t bytes = kPosted;
-  int tag = 7;
-  void* mr = registered.mr();
   void* request = nullptr;
   Result result = Result::kSuccess;
   side.poll("data.too-large", "the error of a message that is too large", [&] {
     bool done = false;
     if (request == nullptr) {
-      result = side.driver().irecv(comm.get(), 1, &data, &bytes, &tag, &mr, &request);
+      result = try_post(side, comm.get(), buffer.span(), registered.mr(), &request);
     } else {
       result = side.driver().test(request, &done, nullptr);
     }

@@ -58,11 +58,7 @@ void untested(Side& side) {
   const GuardedBuffer buffer(4096);
   Registered registered(&side, comm.get(), buffer.span());
   for (int i = 0; i < 4; ++i) {
-    if (side.is_a()) {
-      send_one(side, comm.get(), buffer.span(), 7, registered.mr());
-    } else {
-      recv_one(side, comm.get(), buffer.span(), 7, registered.mr());
-    }
+    post(side, comm.get(), buffer.span(), registered.mr());
   }
   side.meet();
   registered.release();
@@ -80,14 +76,9 @@ void in_flight(Side& side) {
     for (int i = 0; i < 8; ++i) {
       buffers.emplace_back(kBytes);
       registered.emplace_back(&side, comm.get(), buffers.back().span());
-      void* data = buffers.back().data();
-      std::size_t bytes = kBytes;
-      int tag = 7;
-      void* mr = registered.back().mr();
       void* request = nullptr;
       const Result result =
-          side.is_a() ? side.driver().isend(comm.get(), data, bytes, tag, mr, &request)
-                      : side.driver().irecv(comm.get(), 1, &data, &bytes, &tag, &mr, &request);
+          try_post(side, comm.get(), buffers.back().span(), registered.back().mr(), &request);
       require("teardown.in-flight", result == Result::kSuccess, "request: %s", name_of(result));
     }
     side.meet();
@@ -126,7 +117,7 @@ void close_is_seen(Side& side) {
     check("teardown.close-is-seen", comm.close() == Result::kSuccess, "close failed");
   } else {
     Registered registered(&side, comm.get(), buffer.span());
-    const Request request = recv_one(side, comm.get(), buffer.span(), 7, registered.mr());
+    const Request request = post(side, comm.get(), buffer.span(), registered.mr());
     side.meet();
     expect_error(side, "teardown.close-is-seen", request);
     registered.release();
@@ -175,10 +166,8 @@ void peer_killed(Side& side) {
     for (void*& request : requests) {
       bool done = false;
       const Result result =
-          request == nullptr
-              ? side.driver().isend(
-                    comm.get(), buffer.data(), buffer.size(), 7, registered.mr(), &request)
-              : side.driver().test(request, &done, nullptr);
+          request == nullptr ? try_post(side, comm.get(), buffer.span(), registered.mr(), &request)
+                             : side.driver().test(request, &done, nullptr);
       if (result != Result::kSuccess) {
         return true;
       }

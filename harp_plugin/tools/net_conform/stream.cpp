@@ -147,12 +147,9 @@ void send_stream(Side& side,
         const auto data = data_of(index);
         fill_pattern(data, options.seed, index);
         void* request = nullptr;
-        const Result result = side.driver().isend(comm,
-                                                  data.data(),
-                                                  data.size(),
-                                                  messages[index].tag,
-                                                  slots.mr(index % options.window),
-                                                  &request);
+        void* const mr = slots.mr(index % options.window);
+        const Result result =
+            side.driver().isend(comm, data.data(), data.size(), messages[index].tag, mr, &request);
         require("data.completes",
                 result == Result::kSuccess,
                 "message %zu: isend: %s",
@@ -248,24 +245,19 @@ void run_stream(Side& side,
   side.progress().run([&] { move_stream(side, comm, messages, options); });
 }
 
-Request send_one(Side& side, void* comm, std::span<std::byte> data, int tag, void* mr) {
-  Request made{nullptr, data.size()};
-  side.poll("data.completes", "isend", [&] {
-    const Result result =
-        side.driver().isend(comm, data.data(), data.size(), tag, mr, &made.pointer);
-    require("data.completes", result == Result::kSuccess, "isend: %s", name_of(result));
-    return made.pointer != nullptr;
-  });
-  return made;
+Result try_post(
+    Side& side, void* comm, std::span<std::byte> data, void* mr, void** request, int tag) {
+  void* pointer = data.data();
+  std::size_t bytes = data.size();
+  return side.is_a() ? side.driver().isend(comm, pointer, bytes, tag, mr, request)
+                     : side.driver().irecv(comm, 1, &pointer, &bytes, &tag, &mr, request);
 }
 
-Request recv_one(Side& side, void* comm, std::span<std::byte> data, int tag, void* mr) {
+Request post(Side& side, void* comm, std::span<std::byte> data, void* mr) {
   Request made{nullptr, data.size()};
-  side.poll("data.completes", "irecv", [&] {
-    void* pointer = data.data();
-    std::size_t bytes = data.size();
-    const Result result = side.driver().irecv(comm, 1, &pointer, &bytes, &tag, &mr, &made.pointer);
-    require("data.completes", result == Result::kSuccess, "irecv: %s", name_of(result));
+  side.poll("data.completes", "a post", [&] {
+    const Result result = try_post(side, comm, data, mr, &made.pointer);
+    require("data.completes", result == Result::kSuccess, "post: %s", name_of(result));
     return made.pointer != nullptr;
   });
   return made;

@@ -80,9 +80,11 @@ struct Request {
   std::size_t bytes = 0;  ///< The message's, or those posted.
 };
 
-/// isend and irecv until they are taken; one buffer each.
-Request send_one(Side& side, void* comm, std::span<std::byte> data, int tag, void* mr);
-Request recv_one(Side& side, void* comm, std::span<std::byte> data, int tag, void* mr);
+/// A's isend, or B's irecv, of one buffer.
+Result try_post(
+    Side& side, void* comm, std::span<std::byte> data, void* mr, void** request, int tag = 7);
+/// The same until it is taken.
+Request post(Side& side, void* comm, std::span<std::byte> data, void* mr);
 /// test until done; the size that it told.
 int finish(Side& side, const Request& request, const char* rule);
 
