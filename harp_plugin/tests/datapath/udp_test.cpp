@@ -417,17 +417,21 @@ TEST(UdpDatapath, an_arrival_knows_how_long_it_has_waited) {
   for (const std::uint16_t family : families()) {
     Pair pair(family);
     const PacketBytes packet = pattern(100, 1);
-    const auto sent = Clock::now();
-    send_split(*pair.here, pair.route(), packet);
-    pair.flush();
-    pollfd ready{.fd = pair.there->descriptor(), .events = POLLIN, .revents = 0};
-    ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
-    std::this_thread::sleep_for(kWait);
-    const auto arrivals = pair.there->receive();
-    const Duration maximum = Clock::now() - sent;
-    ASSERT_EQ(arrivals.size(), 1U);
-    EXPECT_GE(arrivals[0].waited, kWait - std::chrono::milliseconds(1)) << "the two clocks' rates";
-    EXPECT_LE(arrivals[0].waited, maximum + std::chrono::milliseconds(1));
+    Duration waited{};
+    // A busy kernel begins to note times some packets after the first socket has asked for them.
+    for (int tries = 0; tries < 100 && waited < kWait / 2; ++tries) {
+      const auto sent = Clock::now();
+      send_split(*pair.here, pair.route(), packet);
+      pair.flush();
+      pollfd ready{.fd = pair.there->descriptor(), .events = POLLIN, .revents = 0};
+      ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
+      std::this_thread::sleep_for(kWait);
+      const auto arrivals = pair.there->receive();
+      ASSERT_EQ(arrivals.size(), 1U);
+      waited = arrivals[0].waited;
+      EXPECT_LE(waited, Clock::now() - sent + std::chrono::milliseconds(1));
+    }
+    EXPECT_GE(waited, kWait - std::chrono::milliseconds(1)) << "the two clocks' rates";
   }
 }
 

@@ -113,7 +113,7 @@ TEST_P(EngineTest, transfers_arrive_as_they_were_sent) {
   Engine& left = hosts.add();
   Engine& right = hosts.add();
   LivePair pair = connect_live(left, right);
-  for (std::uint64_t i = 0; i < 20; ++i) {
+  for (std::uint64_t i = 0; i < 8; ++i) {
     transfer_live(*pair.client, *pair.server, 1 + i * 7919 % 100'000, i);
     transfer_live(*pair.server, *pair.client, 1 + i * 7907 % 100'000, i);
   }
@@ -127,7 +127,7 @@ TEST_P(EngineTest, two_applications_in_threads_of_their_own_exchange_messages) {
   LivePair pair = connect_live(left, right);
   const auto play = [](Connection& mine, std::uint64_t seed, std::uint64_t peer_seed) {
     std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < 50; ++i) {
+    for (std::uint64_t i = 0; i < 20; ++i) {
       const PacketBytes out = pattern(20'000 + i, seed + i);
       PacketBytes in(20'000 + i);
       const auto receive = mine.receive(in);
@@ -225,7 +225,7 @@ TEST_P(EngineTest, threads_with_sessions_of_their_own_drive_one_engine) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      for (std::uint64_t k = 0; k < 10; ++k) {
+      for (std::uint64_t k = 0; k < 5; ++k) {
         transfer_live(*pairs[i].client, *pairs[i].server, 30'000 + 100 * k, 50 * i + k);
         transfer_live(*pairs[i].server, *pairs[i].client, 100 * k, 50 * i + k);
       }
@@ -272,7 +272,7 @@ TEST_P(EngineTest, sessions_come_and_go_while_others_transfer) {
       transfer_live(*lasting.client, *lasting.server, 50'000, i);
     }
   });
-  for (std::uint64_t i = 0; i < 15; ++i) {
+  for (std::uint64_t i = 0; i < 6; ++i) {
     LivePair passing = connect_live(left, right);
     transfer_live(*passing.server, *passing.client, 5000, i);
     PacketBytes into(1000);
@@ -317,7 +317,7 @@ TEST_P(EngineTest, a_sleeping_engine_is_woken_by_packets_posts_and_operations) {
   Engine& left = hosts.add();
   Engine& right = hosts.add();
   LivePair pair = connect_live(left, right);
-  for (std::uint64_t i = 0; i < 20; ++i) {
+  for (std::uint64_t i = 0; i < 8; ++i) {
     // One message, then silence that is long enough for an adaptive keeper to go to sleep. The
     // receiver's engine is driven by its keeper alone.
     Message message(2000, i);
@@ -427,7 +427,7 @@ TEST(Engine, receives_from_a_peer_that_vanished_fail_whether_callers_poll_or_not
 TEST(Keeper, a_post_is_heard_by_one_that_is_just_going_to_sleep) {
   // It sleeps after every piece of work. A post that it misses is one that nobody mentions again:
   // nothing is outstanding on either side, and what follows waits for it.
-  constexpr int kRounds = 3000;
+  constexpr int kRounds = 1000;
   for (const Medium medium : {Medium::kMemory, Medium::kUdp}) {
     Hosts hosts({medium, RunMode::kAdaptive}, seconds(60), Duration::zero());
     Engine& left = hosts.add();
