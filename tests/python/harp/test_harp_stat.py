@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -308,8 +307,3 @@ def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
     )
     assert "per second" in done.stdout
     assert done.stderr == ""
-
-
-def test_argparse_is_told_in_words() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="'x': expected a number"):
-        cli._checked(int, "x", "a number")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -174,52 +172,8 @@ def test_what_a_killed_process_leaves_is_said_to_be_dead_and_is_removed(tmp_path
             ranks.kill(rank)
         ranks.wait(60)
         pid = ranks.pids[0]
-    left = {path: path.read_bytes() for path in folder.iterdir()}
-    assert len(left) == 2
+    assert len(list(folder.iterdir())) == 2
     shown = harp_stat("--dir", str(folder), "--pid", str(pid))
     assert re.search(rf"process {pid}, .*: DEAD", shown), shown
     assert harp_stat("--dir", str(folder), "--clean").count("removed") == 2
     assert list(folder.iterdir()) == []
-    for path, content in left.items():  # The next process does so, too.
-        path.write_bytes(content)
-    end.touch()
-    with processes(TWO_APART, send_when_told, str(end), str(end), **env) as ranks:
-        for result in ranks.wait(60):
-            assert result.ok, result.describe()
-    assert list(folder.iterdir()) == []
-
-
-def counters_of_a_child() -> tuple[list[str], list[str], int]:
-    """Returns the files before a fork, after the child's end, and how the child ended."""
-    hvd.init()
-    hvd.allreduce(np.ones(1000, np.float32))
-    hvd.barrier()
-    folder = os.environ["HARP_STAT_DIR"]
-    before = sorted(os.listdir(folder))
-    child = os.fork()
-    if child == 0:
-        ctypes.CDLL(None).exit(0)  # In good order, which is what removes a file.
-    status = os.waitpid(child, 0)[1]
-    after = sorted(os.listdir(folder))
-    hvd.allreduce(np.ones(1000, np.float32))
-    hvd.shutdown()
-    return before, after, status
-
-
-def test_a_forked_child_takes_nothing_with_it(tmp_path: Path) -> None:
-    env = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(tmp_path)}
-    for before, after, status in TWO_APART.run(counters_of_a_child, env=env):
-        assert status == 0
-        assert len(before) == 2
-        assert after == before
-
-
-@pytest.mark.parametrize("env", [{"HARP_STAT": "0"}, {"HARP_STAT_DIR": "/nonexistent/folder"}])
-def test_without_a_file_everything_else_works(tmp_path: Path, env: dict[str, str]) -> None:
-    end = tmp_path / "end"
-    end.touch()
-    settings = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(tmp_path), **env}
-    with processes(TWO_APART, send_when_told, str(end), str(end), **settings) as ranks:
-        for result in ranks.wait(60):
-            assert result.ok, result.describe()
-    assert [path.name for path in tmp_path.iterdir()] == ["end"]
