@@ -78,7 +78,7 @@ class Case:
 
         Without headers, rounding and the counts of sparse lists. A direct exchange between all
         ranks (flat, up to 16 of them) crosses between hosts for every pair of ranks; a ring
-        (flat above 16, gloo, Horovod) has one edge out of each host; two levels send a shard once.
+        (flat above 16, gloo) has one edge out of each host; two levels send a shard once.
         Top-k sends a value and an index of what it keeps of each large tensor (LIGHT_TOPK_THRESHOLD
         by default) to every other host, and small tensors densely on two levels.
         None: the algorithm is not known (an MPI's), or it is no allreduce.
@@ -95,7 +95,6 @@ class Case:
             "2d": minimum,
             "flat": exchange if num_ranks <= _MAX_IN_EXCHANGE else ring,
             "gloo": ring,
-            "horovod": ring,
         }
         if ratio is None:
             return formulas.get(name)

@@ -24,7 +24,7 @@ from lightcc.bench import cases, kernels, report
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
-from lightcc.bench.gpus import GpuError, check_cupy, find_gpus, why_no_nccl
+from lightcc.bench.gpus import GpuError, find_gpus, why_no_nccl
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import (
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
         parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
     try:
-        facts = _facts_of_gpus(args, wanted)
+        facts = _facts_of_gpus(args)
     except GpuError as error:
         _say(f"--device cuda: {error}")
         return 1
@@ -146,15 +146,11 @@ def _check_devices(
             parser.error(f"{variant.label}: NCCL takes --hosts, which are one machine's, for one")
 
 
-def _facts_of_gpus(args: argparse.Namespace, wanted: list[Variant]) -> dict[str, Any]:
+def _facts_of_gpus(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the GPUs, and why torch's NCCL cannot be measured on them; {} on the CPU."""
     if args.device == "cpu":
         return {}
     gpus = find_gpus()
-    if any(variant.arrays == "cupy" for variant in wanted):
-        check_cupy()
-    if all(variant.arrays for variant in wanted):
-        return {"gpus": gpus, "without_nccl": "all variants have arrays of CuPy"}
     return {"gpus": gpus, "without_nccl": why_no_nccl(len(gpus), args.num_proc)}
 
 

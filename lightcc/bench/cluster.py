@@ -179,16 +179,9 @@ class Cluster:
         between our hosts: its launcher gets these for itself and its ranks. The address serves as
         name, because it resolves everywhere.
         """
-        alone = ("--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
-        return self.named_command(host, *alone)
-
-    def named_command(self, host: int, *unshared: str) -> list[str]:
-        """Returns the words that start what follows them on `host`, called by its address there.
-
-        `unshared` are what else it does not share, as options of `unshare`.
-        """
+        alone = ("--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
         name = f'echo {self.addresses[host]} > /proc/sys/kernel/hostname; exec "$@"'
-        return [*self.command(host), "unshare", "--uts", *unshared, "sh", "-c", name, "sh"]
+        return [*self.command(host), "unshare", *alone, "sh", "-c", name, "sh"]
 
     def remote_shell(self) -> str:
         """Returns a script that runs a command on a host, called as `ssh ADDRESS COMMAND` is."""

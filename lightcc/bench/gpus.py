@@ -1,4 +1,4 @@
-"""What is asked of GPUs: which lightcc can use, libraries with arrays there, NCCL, their times."""
+"""What is asked of GPUs: which lightcc can use, torch and NCCL there, their times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lightcc._binding import _core
 from lightcc.bench.peers import clean_environment
 
 _TORCH = Path(__file__).with_name("cuda_tensors.py")
-_CUPY = Path(__file__).with_name("cupy_arrays.py")
 _TOPK = Path(__file__).with_name("torch_topk.py")
 
 
@@ -51,17 +50,6 @@ def why_no_nccl(num_gpus: int, num_ranks: int) -> str:
     if objections["nccl"] or num_ranks <= num_gpus:
         return str(objections["nccl"])
     return f"NCCL wants a GPU for each of {num_ranks} ranks, and there are {num_gpus}"
-
-
-def check_cupy() -> None:
-    """Asks whether this interpreter has a CuPy with arrays on a GPU.
-
-    Raises:
-        GpuError: It has not.
-    """
-    if objection := _ask(_CUPY, "CuPy")["cupy"]:
-        msg = f"arrays are to be CuPy's, but {objection}"
-        raise GpuError(msg)
 
 
 def time_torch_topk(

@@ -26,7 +26,6 @@ _MODEL_MODES = {
     "gloo": ("bucket25", "async"),
     "nccl": ("bucket25", "async"),
     "mpi": ("iallreduce", "loop", "flat"),
-    "horovod": ("async",),
 }
 
 

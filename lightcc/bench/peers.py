@@ -4,10 +4,6 @@ Each peer lives in a virtual environment of its own under one directory (`.peers
 MPI libraries exclude one another. `setup` makes them with the interpreter that runs it and with
 pip, printing every command; nothing is installed otherwise. A peer that is not there is an error
 text that says how to get it.
-
-Horovod is the exception: what PyPI has of it does not build beside today's torch, so nobody can
-install it for the user. It is measured where an environment with it has been put (or linked) in its
-place.
 """
 
 from __future__ import annotations
@@ -33,31 +29,15 @@ class Peer:
 
     name: str
     packages: tuple[str, ...]
-    backend: str  # What the worker is to be: lightcc, gloo, nccl, mpi, horovod.
+    backend: str  # What the worker is to be: lightcc, gloo, nccl, mpi.
     launcher: tuple[str, ...] = ()  # Words before the worker's command; {np}, {bin} are filled in.
     on_hosts: tuple[
         str, ...
     ] = ()  # More of them for several hosts; {hosts}, {agent}; () if none do.
     environment: tuple[tuple[str, str], ...] = ()
-    probe: str = ""  # A program that says why the peer cannot be used, if it cannot.
-    is_restless: bool = False  # It works also while nobody asks it to.
     is_here: bool = False  # In the environment that runs the benchmark.
     device: str = "cpu"  # Where its tensors are.
 
-
-# An empty answer is a good one.
-_PROBE_HOROVOD = """
-try:
-    import horovod
-    import horovod.torch as hvd
-except ImportError as error:
-    print(error)
-else:
-    if horovod.__name__ != "horovod":
-        print(f"its horovod is {horovod.__name__} ({horovod.__file__})")
-    elif not hvd.gloo_built():
-        print(f"Horovod {horovod.__version__} was built without gloo")
-"""
 
 PEERS = {
     peer.name: peer
@@ -86,15 +66,6 @@ PEERS = {
             "mpi",
             ("{bin}/mpiexec", "-n", "{np}"),
             ("-hosts", "{hosts}", "-launcher", "ssh", "-launcher-exec", "{agent}"),
-        ),
-        # Stopped for minutes, it must not take that for silence of the others.
-        Peer(
-            "horovod",
-            (),
-            "horovod",
-            environment=(("HOROVOD_GLOO_TIMEOUT_SECONDS", "3600"),),
-            probe=_PROBE_HOROVOD,
-            is_restless=True,
         ),
     )
 }
@@ -137,42 +108,11 @@ def find(name: str, directory: Path) -> Installed:
     for path in (python, *needed):
         if not path.exists():
             msg = (
-                f"peer {name} is not installed ({path} is missing); {_how_to_get(peer, directory)}"
+                f"peer {name} is not installed ({path} is missing); get it with: "
+                f"python -m lightcc.bench setup-peers --dir {shlex.quote(str(directory))} {name}"
             )
             raise PeerError(msg)
-    if peer.probe:
-        said = _say_by(python, peer.probe)
-        if said:
-            msg = f"peer {name} cannot be used by {python}: {said}; {_how_to_get(peer, directory)}"
-            raise PeerError(msg)
     return Installed(peer, python)
-
-
-def _how_to_get(peer: Peer, directory: Path) -> str:
-    if peer.packages:
-        return (
-            "get it with: python -m lightcc.bench setup-peers --dir "
-            f"{shlex.quote(str(directory))} {peer.name}"
-        )
-    return (
-        f"PyPI's {peer.name} does not build beside today's torch (docs/lab/engine.md says what "
-        f"that takes): make an environment that has it, and link it there: ln -s ENVIRONMENT "
-        f"{shlex.quote(str(directory / peer.name))}"
-    )
-
-
-def _say_by(python: Path, program: str) -> str:
-    """Returns the last line that an interpreter says when it runs `program`."""
-    result = subprocess.run(  # noqa: S603 - the interpreter that the user chose.
-        [str(python), "-c", program],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        check=False,
-    )
-    words = result.stdout.strip() if result.returncode == 0 else result.stderr.strip()
-    return words.splitlines()[-1] if words else ("" if result.returncode == 0 else "it failed")
 
 
 def clean_environment() -> dict[str, str]:

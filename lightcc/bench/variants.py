@@ -4,8 +4,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
 
-Tensors of GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`. They are
-torch's, or CuPy's in `cupy` and `cupy+nccl`.
+Tensors of GPUs, torch's, are carried by NCCL in `lightcc+nccl`, and by it within hosts in
+`2d+nccl`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Variant:
     label: str
     library: str = LIGHTCC  # Or a peer's name.
     environment: tuple[tuple[str, str], ...] = ()
-    arrays: str = ""  # `cupy`: of that library, on a GPU; empty: numpy's, or torch's on a GPU.
 
     @property
     def is_lossy(self) -> bool:
@@ -48,7 +47,7 @@ class Variant:
         """Where tensors must be, `cpu` or `cuda`; empty: anywhere."""
         if self.library != LIGHTCC:
             return PEERS[self.library].device
-        return "cuda" if self.arrays or (_GPU, "nccl") in self.environment else ""
+        return "cuda" if (_GPU, "nccl") in self.environment else ""
 
     @property
     def has_nccl_between_hosts(self) -> bool:
@@ -94,8 +93,6 @@ COLLECTIVES = {
     **ALGORITHMS,
     NCCL.label: NCCL,
     "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
-    "cupy": Variant("cupy", arrays="cupy"),
-    "cupy+nccl": Variant("cupy+nccl", environment=NCCL.environment, arrays="cupy"),
     **{name: Variant(name, name) for name in PEERS},
 }
 

@@ -10,13 +10,13 @@ library's own barrier flatters or harms its figures. Results are checked against
 integers, which are exact in every type, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-Tensors are numpy's, torch's on `cuda`, or CuPy's. A call on a GPU is timed by this host's clock,
+Tensors are numpy's, or torch's on `cuda`. A call on a GPU is timed by this host's clock,
 from an idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
 `nccl-tests -z 1` have.
 
-The barrier is in `spin_barrier`, Horovod in `horovod_peer`, tensors of a GPU in `cuda_tensors` and
-`cupy_arrays`: they are loaded from beside this file when asked for. A request may name another file
-that measures with the library, as `measure/train.py` of the sources does.
+The barrier is in `spin_barrier`, tensors of a GPU in `cuda_tensors`: they are loaded from beside
+this file when asked for. A request may name another file that measures with the library, as
+`measure/train.py` of the sources does.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Library(Protocol):
 
 
 def hvd_call(hvd: Any, case: dict[str, Any], ins: list[Any]) -> Callable[[], Any]:
-    """Returns the call of `case`, as lightcc and Horovod have it."""
+    """Returns the call of `case`."""
     x = ins[0]
     names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
     op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
@@ -320,18 +320,12 @@ class Mpi:
         self._mpi.Finalize()
 
 
-def _horovod() -> Library:
-    library: Library = _beside("horovod_peer").Horovod(hvd_call)
-    return library
-
-
-#: By backend, given where tensors are: `cpu`, `cuda` (torch's) or `cupy` (CuPy's).
+#: By backend, given where tensors are: `cpu`, or `cuda` (torch's).
 LIBRARIES: dict[str, Callable[[str], Library]] = {
     "lightcc": Lightcc,
     "gloo": lambda _device: TorchDistributed("gloo"),
     "nccl": lambda _device: TorchDistributed("nccl"),
     "mpi": lambda _device: Mpi(),
-    "horovod": lambda _device: _horovod(),
 }
 
 
@@ -546,15 +540,13 @@ def _load(path: Path) -> Any:
 
 
 def main() -> None:
-    """`worker.py LIBRARY SOCKET BARRIER_FILE cpu|cuda|cupy`."""
+    """`worker.py LIBRARY SOCKET BARRIER_FILE cpu|cuda`."""
     name, address, barrier_file, device = sys.argv[1:]
     gc.disable()
     library = LIBRARIES[name](device)
     arrays: Arrays = HostArrays()
     if device == "cuda":
         arrays = _beside("cuda_tensors").CudaTensors(library.local_rank)
-    elif device == "cupy":
-        arrays = _beside("cupy_arrays").CupyArrays(library.local_rank)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         barrier = _beside("spin_barrier").SpinBarrier(

@@ -2,8 +2,8 @@
 
 Ranks are fresh processes that connect to a Unix socket in a private directory (an MPI launcher
 would not pass a pipe on). They are asked all at once and answer in a line each; between requests
-they sleep, and those of a library that would not are stopped. Leaving the `with` block closes the
-connections and, should that not be enough, kills the processes.
+they sleep. Leaving the `with` block closes the connections and, should that not be enough, kills
+the processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lightcc.bench.cluster import NominalHosts
     from lightcc.bench.peers import Installed
     from lightcc.bench.variants import Variant
-    from lightcc.runner.hosts import Slot
     from lightcc.runner.store import StoreServer
 
 _START_S = 120.0
@@ -61,8 +60,7 @@ class WorkerGroup:
     ) -> None:
         """Prepares `num_ranks` ranks of `variant`, whose peer is one set up in `directory`.
 
-        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`;
-        those of a variant with CuPy's arrays are on `cuda`.
+        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`.
 
         Raises:
             PeerError: The peer is not installed, or cannot run on such hosts.
@@ -71,7 +69,7 @@ class WorkerGroup:
         self.is_lossy = variant.is_lossy
         self.version = ""
         self._num_ranks = num_ranks
-        self._device = variant.arrays or device
+        self._device = device
         self._hosts_given = hosts
         self._cluster = hosts if isinstance(hosts, Cluster) else None
         self._variables = dict(variant.environment)
@@ -98,7 +96,6 @@ class WorkerGroup:
             self._start(cleanup)
             self._accept(listener, cleanup)
             self._leave_s = _LEAVE_S
-            self._rest()
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -119,13 +116,11 @@ class WorkerGroup:
             PeerError: A rank died, did not answer, or said that it failed.
         """
         data = json.dumps(request).encode() + b"\n"
-        self._wake_up()
         with self._as_peer_error():
             for line in self._lines:
                 line.write(data)
                 line.flush()
             answers = [self._read(line) for line in self._lines]
-        self._rest()
         for rank, answer in enumerate(answers):
             if "failed" in answer:
                 msg = f"{self.name}: rank {rank} failed: {answer['failed']}"
@@ -158,9 +153,6 @@ class WorkerGroup:
                     environments[slot.rank] |= self._hosts_given.environment(
                         slot.rank, self._num_ranks
                     )
-        elif backend == "horovod":
-            for slot in number_ranks([str(host) for host in self._hosts()]):
-                environments[slot.rank] |= self._horovod_environment(slot)
         for rank, environment in enumerate(environments):
             if self._installed is not None:
                 environment |= dict(self._installed.peer.environment)
@@ -174,38 +166,16 @@ class WorkerGroup:
                 if self._cluster
                 else environment.get("GLOO_SOCKET_IFNAME", "lo"),
             }
-            self._spawn([*self._on_host(rank, backend), python, *worker], environment)
+            self._spawn([*self._on_host(rank), python, *worker], environment)
 
-    def _on_host(self, rank: int, backend: str) -> list[str]:
+    def _on_host(self, rank: int) -> list[str]:
         """Returns the words that start what follows them where a rank is to be."""
-        if self._cluster is None:
-            return []
-        host = self._hosts()[rank]
-        # Horovod's process sets listen at the address of the host's name, not of its interface.
-        named = backend == "horovod"
-        return self._cluster.named_command(host) if named else self._cluster.command(host)
+        return self._cluster.command(self._hosts()[rank]) if self._cluster else []
 
     def _hosts(self) -> list[int]:
         """Returns the host of each rank."""
         n, hosts = self._num_ranks, self._hosts_given
         return [hosts.host_of(rank, n) if hosts else 0 for rank in range(n)]
-
-    def _horovod_environment(self, slot: Slot) -> dict[str, str]:
-        """Returns what Horovod's launcher would tell a rank, but for the port (`horovod_peer`)."""
-        addresses = self._cluster.addresses if self._cluster else ["127.0.0.1"]
-        hosts = self._hosts()
-        listed = ",".join(f"{a}:{hosts.count(host)}" for host, a in enumerate(addresses))
-        # Horovod's names are aliases of lightcc's, which say the same.
-        variables = slot_environment(slot, rendezvous="", secret="")
-        variables = {
-            name: value for name, value in variables.items() if name.startswith("HOROVOD_")
-        }
-        return variables | {
-            "HOROVOD_HOSTNAME": addresses[hosts[slot.rank]],
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": addresses[0],
-            "HOROVOD_GLOO_IFACE": "eth0" if self._cluster else "lo",
-            "BENCH_HOSTS": listed,
-        }
 
     def _start_store(self, secret: str) -> StoreServer:
         if self._cluster is None:
@@ -277,15 +247,6 @@ class WorkerGroup:
         msg = f"{self.name}: {what}" + (f"; it said:\n{tail}" if tail else "")
         raise PeerError(msg) from cause
 
-    def _rest(self) -> None:
-        """Keeps a restless library from the processors that the next one is measured on."""
-        if self._installed is not None and self._installed.peer.is_restless:
-            self._signal(signal.SIGSTOP)
-
-    def _wake_up(self) -> None:
-        if self._installed is not None and self._installed.peer.is_restless:
-            self._signal(signal.SIGCONT)
-
     def _signal(self, number: int) -> None:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
@@ -296,7 +257,6 @@ class WorkerGroup:
 
         Where something went wrong they are in the middle of it, and are not waited for.
         """
-        self._wake_up()
         for lines in self._lines:
             with contextlib.suppress(OSError):
                 lines.close()

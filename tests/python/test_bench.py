@@ -14,16 +14,14 @@ import numpy as np
 import pytest
 from iproute import ip
 
-import lightcc
-from lightcc.bench import cli, cluster, horovod_peer, worker
+from lightcc.bench import cli, cluster, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import Effort, WireMeter, differing, modes_of
 from lightcc.bench.models import gradients
-from lightcc.bench.peers import PEERS, Peer, PeerError, find
+from lightcc.bench.peers import PEERS, PeerError, find
 from lightcc.bench.variants import (
     COLLECTIVES,
-    Variant,
     VariantError,
     parse_variants,
     with_ratio,
@@ -235,44 +233,6 @@ def test_a_missing_peer_is_told_with_the_command_that_installs_it(tmp_path: Path
         find("openmpi", tmp_path)
 
 
-def test_horovod_is_told_how_to_be_linked_where_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match=r"does not build .* ln -s ENVIRONMENT .*/horovod$"):
-        find("horovod", tmp_path)
-
-
-@pytest.mark.parametrize("alias", ["0", "1"])
-def test_lightcc_is_not_taken_for_horovod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alias: str
-) -> None:
-    monkeypatch.setenv("LIGHTCC_HOROVOD", alias)
-    (tmp_path / "horovod").symlink_to(sys.prefix)
-    with pytest.raises(PeerError, match="No module named 'horovod'"):
-        find("horovod", tmp_path)
-
-
-def test_what_is_lightcc_is_refused_by_a_rank_of_horovod() -> None:
-    with pytest.raises(RuntimeError, match="is lightcc"):
-        horovod_peer.check_real(lightcc)
-
-
-@pytest.mark.multiproc
-def test_a_library_that_never_rests_is_stopped_while_it_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    restless = Peer("restless", (), "lightcc", is_restless=True)
-    monkeypatch.setitem(PEERS, restless.name, restless)
-    (tmp_path / restless.name).symlink_to(sys.prefix)
-    case = vars(size_case("allreduce", 4096, 1, dtype="float32", op="sum", inplace=True))
-    request = {"case": case | {"mode": "", "ratio": None}, "warmup": 0, "iterations": 1}
-    with WorkerGroup(Variant("restless", restless.name), 1, tmp_path) as group:
-        (rank,) = group._processes
-        for check in (True, False):
-            os.waitid(os.P_PID, rank.pid, os.WSTOPPED)  # Returns when it is.
-            (answer,) = group.ask(request | {"check": check})
-            assert answer["errors"] == 0
-    assert rank.returncode == 0
-
-
 def test_an_mpi_has_no_links_that_are_shaped_in_name_only(tmp_path: Path) -> None:
     peer = tmp_path / "mpich" / "bin"
     peer.mkdir(parents=True)
@@ -401,7 +361,6 @@ def test_hosts_must_divide_the_ranks(capsys: pytest.CaptureFixture[str]) -> None
         ("flat", 4, 8192),
         ("flat:LIGHT_NUM_STREAMS=2", 32, 2 * 31 / 32 * 4096),
         ("gloo", 4, 6144),
-        ("horovod", 4, 6144),
         ("mpich", 4, None),
     ],
 )

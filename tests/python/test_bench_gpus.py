@@ -31,13 +31,6 @@ def test_variants_of_gpus_say_what_they_need() -> None:
     assert [v.uses_tcp for v in variants] == [False, True, False]
 
 
-def test_arrays_of_cupy_are_on_a_gpu_whatever_carries_them() -> None:
-    by_nccl, staged = (COLLECTIVES[name] for name in ("cupy+nccl", "cupy"))
-    assert {variant.device for variant in (by_nccl, staged)} == {"cuda"}
-    assert [v.has_nccl_between_hosts for v in (by_nccl, staged)] == [True, False]
-    assert [v.uses_tcp for v in (by_nccl, staged)] == [False, True]
-
-
 GPU = {"name": "A GPU", "objection": ""}
 
 
@@ -69,26 +62,6 @@ def test_a_torch_without_cuda_is_told(
     assert cli.main(["allreduce", "--device", "cuda"]) == 1
     told = capsys.readouterr().err
     assert "--device cuda: tensors of a GPU are torch's, but torch " in told
-
-
-def test_arrays_of_cupy_need_cupy_and_nothing_of_torch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    use_gpus(monkeypatch, GPU)
-    asked = []
-
-    def run(argv: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.append(argv[-1])
-        said = json.dumps({"cupy": "CuPy cannot be imported: x"}) + "\n"
-        return subprocess.CompletedProcess(argv, 0, said, "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert cli.main(["allreduce", "--device", "cuda", "--variants", "cupy,cupy+nccl"]) == 1
-    told = capsys.readouterr().err
-    assert told == (
-        "lightcc.bench: --device cuda: arrays are to be CuPy's, but CuPy cannot be imported: x\n"
-    )
-    assert [path.rpartition("/")[2] for path in asked] == ["cupy_arrays.py"]
 
 
 def test_torchs_nccl_wants_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:

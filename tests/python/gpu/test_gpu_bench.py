@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc.bench import gpus
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -48,14 +46,3 @@ def test_results_are_right_whatever_carries_them(
         assert planes == {"lightcc+nccl": "host staged", "lightcc": "host staged", "memcpy": ""}
     else:
         assert planes["lightcc"] == "host staged"
-
-
-@pytest.mark.parametrize("collective", ["allreduce", "allgather", "alltoall"])
-def test_arrays_of_cupy_give_right_results(tmp_path: Path, collective: str) -> None:
-    try:
-        ranks = len(gpus.find_gpus())
-        gpus.check_cupy()
-    except gpus.GpuError as error:
-        pytest.skip(str(error))
-    planes = run_bench(tmp_path, collective, ranks, "--variants", "cupy+nccl,cupy")
-    assert planes["cupy"] == "host staged"
