@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,6 @@ from lightcc.bench.measure import MEMCPY, Samples
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-SMALL_TRAINING = ["train", "--models", "resnet50", "--variants", "none", "--tcp-rate"]
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -94,15 +90,6 @@ def test_json_lines_hold_every_field() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_said_before_measuring(tmp_path: Path) -> None:
-    for command in ([], SMALL_TRAINING):
-        with pytest.raises(SystemExit, match=r"--json: .*No such file"):
-            cli.main([*command, "--json", str(tmp_path / "no" / "x")])
+    with pytest.raises(SystemExit, match=r"--json: .*No such file"):
+        cli.main(["--json", str(tmp_path / "no" / "x")])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_plot_is_refused_before_measuring_where_matplotlib_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main([*SMALL_TRAINING, "--plot", str(tmp_path / "x.png")]) == 1
-    assert "pip install matplotlib" in capsys.readouterr().err
