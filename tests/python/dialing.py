@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,11 @@ class Site:
     def worker(self, name: str, *flags: str, **variables: str) -> Program:
         argv = (str(BIN / "lightcc-worker"), "--join", self.address, "--name", name, *flags)
         return Program(self._stack, *argv, **variables)
+
+    def wait_for(self, file: Path) -> None:
+        while not file.exists():
+            assert self.launcher.process.poll() is None, self.launcher.said
+            time.sleep(0.005)
 
 
 def children(pid: int) -> list[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
 PATIENCE_S = 120
 
 #: Counts to 40 in steps that all ranks take together; each step adds the same on any number of
@@ -16,6 +17,7 @@ PATIENCE_S = 120
 TRAINING = """
 import json, os, signal, sys, time
 from pathlib import Path
+from typing import Any
 import numpy as np
 import lightcc as hvd
 
@@ -99,3 +101,19 @@ UNDISTURBED = [float(sum(range(40)))] * 3
 def results(folder: Path) -> dict[str, dict[str, list[float]]]:
     found = sorted(folder.glob("result.*"))
     return {path.suffix[1:]: json.loads(path.read_text()) for path in found}
+
+
+def run_job(
+    folder: Path, story: dict[str, list[object]], *flags: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the training by lightccrun to its end."""
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    argv = [LIGHTCCRUN, "--verbose", *flags, sys.executable, str(script), json.dumps(story)]
+    return subprocess.run(
+        [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def events_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

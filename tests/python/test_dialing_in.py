@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dialing import BIN, SECRET, Program, Site, children, code_of
-from elastic_training import TRAINING, UNDISTURBED, results
+from elastic_training import TRAINING, UNDISTURBED, events_in, results
 
 from lightcc.runner import launch
 from lightcc.runner.agent import worker
@@ -165,8 +165,7 @@ def test_workers_of_an_elastic_job_leave_on_sigterm_are_killed_and_come_back(
     first.wait_until_said("joined")
     second = site.worker("b")
     site.launcher.wait_until_said(r"epoch 1: workers \[0, 1\]")
-    while not (tmp_path / "step.4").exists():
-        assert site.launcher.process.poll() is None, site.launcher.said
+    site.wait_for(tmp_path / "step.4")
     second.process.terminate()
     assert second.end() == 0, second.said
     site.launcher.wait_until_said(r"epoch 2: workers \[0\]")
@@ -175,8 +174,7 @@ def test_workers_of_an_elastic_job_leave_on_sigterm_are_killed_and_come_back(
 
     lost = site.worker("b")
     site.launcher.wait_until_said(r"epoch 3: workers \[0, 2\]")
-    while not (tmp_path / "joined.2").exists():
-        assert site.launcher.process.poll() is None, site.launcher.said
+    site.wait_for(tmp_path / "joined.2")
     lost.process.kill()
     site.launcher.wait_until_said(r"epoch 4: workers \[0\]")
     back = site.worker("b")
@@ -199,8 +197,7 @@ def test_a_stopped_rank_is_left_out(stack: contextlib.ExitStack, tmp_path: Path)
     first.wait_until_said("joined")
     second = site.worker("b")
     site.launcher.wait_until_said(r"epoch 1: workers \[0, 1\]")
-    while not (tmp_path / "step.4").exists():
-        assert site.launcher.process.poll() is None, site.launcher.said
+    site.wait_for(tmp_path / "step.4")
     (rank,) = children(second.process.pid)
     os.kill(rank, signal.SIGSTOP)
     site.launcher.wait_until_said(r"epoch 2: workers \[0\]")
@@ -211,7 +208,7 @@ def test_a_stopped_rank_is_left_out(stack: contextlib.ExitStack, tmp_path: Path)
     assert (first.end(), second.end()) == (0, 0)
     for about in results(tmp_path).values():
         assert about["weights"] == UNDISTURBED
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines = events_in(events)
     assert [line["event"] for line in lines] == [
         *("host_joined", "host_joined", "worker_started", "worker_started", "epoch_planned"),
         *("epoch_broken", "worker_silent", "epoch_planned"),
@@ -237,8 +234,7 @@ def test_a_stopped_worker_is_lost_and_its_ranks_leave(
     first.wait_until_said("joined")
     second = site.worker("b")
     site.launcher.wait_until_said(r"epoch 1: workers \[0, 1\]")
-    while not (tmp_path / "step.4").exists():
-        assert site.launcher.process.poll() is None, site.launcher.said
+    site.wait_for(tmp_path / "step.4")
     second.process.send_signal(signal.SIGSTOP)
     site.launcher.wait_until_said("host b was lost: .*no answer for 10 s")
     site.launcher.wait_until_said(r"epoch 2: workers \[0\]")

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from dialing import code_of
-from elastic_training import PATIENCE_S, TRAINING, UNDISTURBED, results
+from elastic_training import LIGHTCCRUN, PATIENCE_S, UNDISTURBED, events_in, results, run_job
 
 from lightcc.runner import launch
 
-LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
-
-
-def run_job(
-    folder: Path, story: dict[str, list[object]], *flags: str
-) -> subprocess.CompletedProcess[str]:
-    script = folder / "train.py"
-    script.write_text(TRAINING)
-    argv = [LIGHTCCRUN, "--verbose", *flags, sys.executable, str(script), json.dumps(story)]
-    return subprocess.run(
-        [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def with_a_replacement(tmp_path: Path, what: str) -> dict[str, dict[str, list[float]]]:
@@ -91,7 +80,7 @@ def test_a_rank_whose_results_are_wrong_is_replaced(
     for about in found.values():
         assert about["weights"] == UNDISTURBED
         assert about["sizes"] == [3, 2, 3]
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines = events_in(events)
     (broken,) = [line for line in lines if line["event"] == "epoch_broken"]
     assert broken["reason"] == (
         "rank 1 has another replica than most ranks: its results were wrong"
@@ -114,7 +103,7 @@ def test_a_slow_rank_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for about in found.values():
         assert about["weights"] == UNDISTURBED
         assert about["sizes"][0] == about["sizes"][-1] == 3
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines = events_in(events)
     (told,) = [line for line in lines if line["event"] == "worker_slow"]
     assert (told["worker"], told["host"]) == (int(slow), "localhost")
     assert told["factor"] > 2.5

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import elastic_training
 import pytest
-from elastic_training import PATIENCE_S, TRAINING, UNDISTURBED, results
+from elastic_training import UNDISTURBED, events_in, results
 
-LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
 SOON = ("--blacklist-cooldown-range", "1", "1")
 
 
 def run_job(
     folder: Path, story: dict[str, list[object]], *flags: str
 ) -> subprocess.CompletedProcess[str]:
-    script = folder / "train.py"
-    script.write_text(TRAINING)
-    argv = [LIGHTCCRUN, "--verbose", *SOON, *flags, sys.executable, str(script), json.dumps(story)]
-    return subprocess.run(
-        [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    return elastic_training.run_job(folder, story, *SOON, *flags)
 
 
 def beginnings(folder: Path) -> dict[str, int]:
@@ -51,7 +47,7 @@ def test_a_job_goes_on_from_the_last_commit_when_all_ranks_are_killed(tmp_path: 
     for worker, about in found.items():
         assert about["weights"] == UNDISTURBED
         assert beginnings(tmp_path)[worker] == 20
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines = events_in(events)
     taken = [line for line in lines if line["event"] == "commit_taken_up"]
     assert [(line["commit"], line["host"]) for line in taken] == [(11, "localhost")]
 

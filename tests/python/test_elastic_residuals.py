@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from elastic_training import PATIENCE_S
+from elastic_training import LIGHTCCRUN, PATIENCE_S
 
-LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRAINING = """
 import json, os, signal, sys, time

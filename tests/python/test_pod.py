@@ -26,12 +26,13 @@ import os, signal, sys, time
 from pathlib import Path
 
 name, what = sys.argv[1:3]
+TEXT = Path("program.py").read_text()
 def on_term(*_):
     Path(name + ".told").write_text(" ".join(sorted(p.name for p in Path(".").glob("*.told"))))
     if what == "ends":
         os._exit(0)
 signal.signal(signal.SIGTERM, on_term)
-children = [os.posix_spawn(sys.executable, [sys.executable, "-c", Path("program.py").read_text(),
+children = [os.posix_spawn(sys.executable, [sys.executable, "-S", "-c", TEXT,
             *words.split()], dict(os.environ, OMPI_COMM_WORLD_RANK="0")) for words in sys.argv[3:]]
 while not all(Path(words.split()[0] + ".here").exists() for words in sys.argv[3:]):
     time.sleep(0.01)
@@ -51,7 +52,7 @@ class Server:
     """lightcc-pod over a server, which has ranks below it."""
 
     def __init__(self, folder: Path, *flags: str, ranks: tuple[str, ...]) -> None:
-        command = (sys.executable, "program.py", "server", "ends", *ranks)
+        command = (sys.executable, "-S", "program.py", "server", "ends", *ranks)
         self.process = subprocess.Popen([POD, *flags, *command], cwd=folder, text=True)
         until = time.monotonic() + PATIENCE_S
         while not (folder / "server.here").exists():

@@ -57,18 +57,35 @@ def launch(*argv: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*LAUNCHER, *argv], capture_output=True, timeout=PATIENCE_S, check=False)
 
 
-@pytest.mark.usefixtures("ssh_dir")
-def test_ranks_run_on_their_hosts_with_environment_and_place() -> None:
+def test_ranks_of_all_hosts_have_a_place_one_secret_and_the_options_of_ssh(ssh_dir: Path) -> None:
+    key = ssh_dir / "key"
+    key.write_text("")
     script = (
+        f"echo $LIGHT_SECRET $LIGHT_RENDEZVOUS > {ssh_dir}/told.$LIGHT_RANK; "
         "echo $LIGHT_RANK $LIGHT_LOCAL_RANK $LIGHT_CROSS_RANK $ON_HOST $LIGHT_HOSTNAME $LEFT_HERE"
     )
-    result = launch("-H", "node-a:2,node-b:1", "sh", "-c", script)
+    flags = ("-p", "2222", "-i", str(key), "-H", "localhost:1,node-a:2,node-b:1")
+    result = launch(*flags, "sh", "-c", script)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [
-        b"[0]<stdout>: 0 0 0 node-a node-a forwarded",
-        b"[1]<stdout>: 1 1 0 node-a node-a forwarded",
-        b"[2]<stdout>: 2 0 1 node-b node-b forwarded",
+        b"[0]<stdout>: 0 0 0 localhost forwarded",
+        b"[1]<stdout>: 1 0 1 node-a node-a forwarded",
+        b"[2]<stdout>: 2 1 0 node-a node-a forwarded",
+        b"[3]<stdout>: 3 0 2 node-b node-b forwarded",
     ]
+    reported = {path.read_text() for path in ssh_dir.glob("told.*")}
+    assert len(reported) == 1
+    secret, rendezvous = reported.pop().split()
+    assert rendezvous.startswith("127.0.0.1:")
+    calls = [path.read_text() for path in ssh_dir.glob("argv.*")]
+    assert len(calls) == 2
+    for call in calls:
+        assert "lightcc.runner.agent.remote" in call
+        assert not any(word in call for word in (secret, "LEFT_HERE", "forwarded"))
+        argv = call.splitlines()
+        assert "BatchMode=yes" in argv
+        assert argv[argv.index("-p") + 1] == "2222"
+        assert argv[argv.index("-i") + 1] == str(key)
 
 
 @pytest.mark.usefixtures("ssh_dir")
@@ -81,32 +98,6 @@ def test_a_function_is_called_on_other_hosts_and_its_results_come_back() -> None
         return greeting, os.environ.get("ON_HOST")
 
     assert call_on_ranks(where, ("hello",), {}, options) == [("hello", None), ("hello", "node-b")]
-
-
-def test_local_and_remote_ranks_share_secret_and_store(ssh_dir: Path) -> None:
-    script = f"echo $LIGHT_SECRET $LIGHT_RENDEZVOUS > {ssh_dir}/told.$LIGHT_RANK"
-    result = launch("-H", "localhost:1,node-b:1", "sh", "-c", script)
-    assert result.returncode == 0, result.stderr
-    reported = {path.read_text() for path in ssh_dir.glob("told.*")}
-    assert len(reported) == 1
-    secret, rendezvous = reported.pop().split()
-    assert rendezvous.startswith("127.0.0.1:")
-    argv = b"".join(path.read_bytes() for path in ssh_dir.glob("argv.*"))
-    assert b"lightcc.runner.agent.remote" in argv
-    assert secret.encode() not in argv
-    assert b"LEFT_HERE" not in argv
-    assert b"forwarded" not in argv
-
-
-def test_ssh_options_reach_ssh(ssh_dir: Path) -> None:
-    key = ssh_dir / "key"
-    key.write_text("")
-    result = launch("-p", "2222", "-i", str(key), "-H", "node-a:1", "true")
-    assert result.returncode == 0, result.stderr
-    argv = next(ssh_dir.glob("argv.*")).read_text().splitlines()
-    assert "BatchMode=yes" in argv
-    assert argv[argv.index("-p") + 1] == "2222"
-    assert argv[argv.index("-i") + 1] == str(key)
 
 
 @pytest.mark.usefixtures("ssh_dir")

@@ -147,11 +147,6 @@ def continued_from_state() -> tuple[torch.Tensor, torch.Tensor]:
     return flat(model), flat(other)
 
 
-def test_a_saved_state_goes_on_bit_for_bit() -> None:
-    for expected, actual in run(continued_from_state):
-        assert torch.equal(expected, actual)
-
-
 def state_from_rank_0() -> torch.Tensor:
     hvd.init()
     model = make_model()
@@ -169,11 +164,6 @@ def state_from_rank_0() -> torch.Tensor:
     return torch.cat([optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
 
 
-def test_state_is_broadcast_with_that_of_the_given_optimizer() -> None:
-    momenta = run(state_from_rank_0, hosts=(0, 1))
-    assert not torch.equal(momenta[0], momenta[1])  # Each worker's own.
-
-
 def restored_by_an_elastic_state() -> list[torch.Tensor]:
     hvd.init()
     model = make_model()
@@ -189,25 +179,32 @@ def restored_by_an_elastic_state() -> list[torch.Tensor]:
     return ends
 
 
-def test_an_elastic_state_goes_back_to_the_same_steps_each_time() -> None:
-    for ends in run(restored_by_an_elastic_state, hosts=(0, 1)):
+def states() -> tuple[Any, ...]:
+    found: list[Any] = []
+    for get in (continued_from_state, state_from_rank_0, restored_by_an_elastic_state):
+        found.append(get())
+        hvd.barrier()
+        hvd.shutdown()
+    return tuple(found)
+
+
+def test_states_go_on_bit_for_bit_are_broadcast_and_go_back() -> None:
+    results = run(states, hosts=(0, 1))
+    for (expected, actual), _, ends in results:
+        assert torch.equal(expected, actual)
         assert torch.equal(ends[0], ends[1])
         assert torch.equal(ends[0], ends[2])
+    momenta = [result[1] for result in results]
+    assert not torch.equal(momenta[0], momenta[1])  # Each worker's own.
 
 
-def other_shapes() -> str:
-    hvd.init()
+@pytest.mark.usefixtures("world")
+def test_a_state_of_other_parameters_is_refused() -> None:
     state = local_steps(make_model()).state_dict()
     state["local_steps"]["starts"][0] = torch.zeros(2)
-    model = make_model()
-    optimizer = local_steps(model)
-    with pytest.raises(ValueError, match="for parameter 0") as error:
+    optimizer = local_steps(make_model())
+    with pytest.raises(ValueError, match=r"has a tensor of shape \(2,\).* for parameter 0"):
         optimizer.load_state_dict(state)
-    return str(error.value)
-
-
-def test_a_state_of_other_parameters_is_refused() -> None:
-    assert "has a tensor of shape (2,)" in run(other_shapes, hosts=(0,))[0]
 
 
 # -- Around it ------------------------------------------------------------------------------------
@@ -230,12 +227,6 @@ def scaled_with_an_overflow() -> tuple[torch.Tensor, float]:
     return flat(model), scaler.get_scale()
 
 
-def test_a_step_that_a_scaler_skips_on_one_host_counts_on_all() -> None:
-    results = run(scaled_with_an_overflow)
-    assert all(bool(torch.isfinite(weights).all()) for weights, _ in results)
-    assert [scale for _, scale in results] == [2.0, 2.0, 4.0, 4.0]
-
-
 def clipped_and_scheduled() -> tuple[float, float]:
     hvd.init()
     model = make_model()
@@ -251,8 +242,19 @@ def clipped_and_scheduled() -> tuple[float, float]:
     return float(norm), optimizer.optimizer.param_groups[0]["lr"]
 
 
-def test_clipping_is_of_the_worker_and_schedulers_reach_the_given_optimizer() -> None:
-    results = run(clipped_and_scheduled)
+def scaled_clipped_and_scheduled() -> tuple[Any, Any]:
+    scaled = scaled_with_an_overflow()
+    hvd.barrier()
+    hvd.shutdown()
+    return scaled, clipped_and_scheduled()
+
+
+def test_a_skipped_step_counts_on_all_hosts_and_clipping_is_of_the_worker() -> None:
+    found = run(scaled_clipped_and_scheduled)
+    scaled = [result[0] for result in found]
+    assert all(bool(torch.isfinite(weights).all()) for weights, _ in scaled)
+    assert [scale for _, scale in scaled] == [2.0, 2.0, 4.0, 4.0]
+    results = [result[1] for result in found]
     norms = [norm for norm, _ in results]
     assert norms[0] == norms[1] != norms[2] == norms[3]
     assert [rate for _, rate in results] == [0.05] * 4

@@ -53,21 +53,35 @@ def test_signatures_are_horovods() -> None:
     )
 
 
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"compression": "topk"}, TypeError, r"^compression is 'topk'; allowed are Compression\.none"),
+    ({"op": "avg"}, ValueError, "^op is 'avg'; allowed are Average, Sum, Adasum"),
+    ({"process_set": 0}, TypeError, "^process_set is 0: expected a ProcessSet"),
+    (
+        {"process_set": hvd.ProcessSet([0])},
+        ValueError,
+        "does not exist, or has not been registered",
+    ),
+    ({"backward_passes_per_step": 0}, ValueError, "backward_passes_per_step must be > 0"),
+    ({"backward_passes_per_step": -1}, ValueError, "backward_passes_per_step must be > 0"),
+    (
+        {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
+        ValueError,
+        "gradient_predivide_factor not supported with op",
+    ),
+    ({"gradient_predivide_factor": 0.0}, ValueError, "expected a number > 0"),
+    *(
+        ({"groups": wrong}, ValueError, "groups should be a non-negative integer or a list")
+        for wrong in (-1, 1.5, "two", True)
+    ),
+    ({"groups": [["name"]]}, ValueError, r"groups must consist of torch\.Tensor"),
+    ({"groups": [torch.ones(1)]}, ValueError, r"groups must consist of torch\.Tensor"),
+]
+
+
 @pytest.mark.usefixtures("world")
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        (
-            {"compression": "topk"},
-            TypeError,
-            r"^compression is 'topk'; allowed are Compression\.none",
-        ),
-        ({"op": "avg"}, ValueError, "^op is 'avg'; allowed are Average, Sum, Adasum"),
-        ({"process_set": 0}, TypeError, "^process_set is 0: expected a ProcessSet"),
-    ],
-    ids=["compression", "op", "process_set"],
-)
-def test_an_argument_of_another_kind_is_refused_at_once(
+@pytest.mark.parametrize(("options", "error", "text"), REFUSED)
+def test_an_argument_that_is_not_allowed_is_refused_at_once(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
@@ -80,80 +94,35 @@ def test_lightcc_must_be_initialized() -> None:
 
 
 @pytest.mark.usefixtures("world")
-class TestNames:
-    def test_pairs_are_wanted(self) -> None:
-        m = model()
-        with pytest.raises(ValueError, match=r"sequence of tuples \(name, parameter\)"):
-            wrap(m, named_parameters=m.parameters())
-
-    def test_names_must_differ(self) -> None:
-        m = model()
-        names = [("same", p) for p in m.parameters()]
-        with pytest.raises(ValueError, match=r"must be unique\. Found duplicates: same$"):
-            wrap(m, named_parameters=names)
-
-    def test_all_parameters_must_be_named(self) -> None:
-        m = model()
-        names = list(m.named_parameters())[1:]
-        unnamed = id(next(m.parameters()))
-        with pytest.raises(ValueError, match=f"were not named. Python object ids: {unnamed}$"):
-            wrap(m, named_parameters=names)
-
-    def test_more_names_than_parameters_are_fine(self) -> None:
-        m = model()
-        inner = torch.optim.SGD(m[0].parameters(), lr=0.1)
-        assert hvd.DistributedOptimizer(inner, m.named_parameters())
-
-    def test_one_parameter_may_have_two_names(self) -> None:
-        p = nn.Parameter(torch.ones(1))
-        inner = torch.optim.SGD([p], lr=0.1)
-        assert hvd.DistributedOptimizer(inner, [("b", p), ("a", p)])
+def test_names_are_pairs_differ_and_are_complete() -> None:
+    m = model()
+    with pytest.raises(ValueError, match=r"sequence of tuples \(name, parameter\)"):
+        wrap(m, named_parameters=m.parameters())
+    with pytest.raises(ValueError, match=r"must be unique\. Found duplicates: same$"):
+        wrap(m, named_parameters=[("same", p) for p in m.parameters()])
+    unnamed = id(next(m.parameters()))
+    with pytest.raises(ValueError, match=f"were not named. Python object ids: {unnamed}$"):
+        wrap(m, named_parameters=list(m.named_parameters())[1:])
+    # There may be more of them than parameters, and several of one.
+    part = torch.optim.SGD(m[0].parameters(), lr=0.1)
+    assert hvd.DistributedOptimizer(part, m.named_parameters())
+    p = nn.Parameter(torch.ones(1))
+    assert hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1), [("b", p), ("a", p)])
 
 
 @pytest.mark.usefixtures("world")
-class TestArguments:
-    @pytest.mark.parametrize("passes", [0, -1])
-    def test_passes_are_positive(self, passes: int) -> None:
-        with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
-            wrap(model(), backward_passes_per_step=passes)
-        with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
-            wrap(model()).set_backward_passes_per_step(passes)
-
-    def test_predivision_is_for_average(self) -> None:
-        with pytest.raises(ValueError, match="gradient_predivide_factor not supported with op"):
-            wrap(model(), gradient_predivide_factor=2.0, op=hvd.Sum)
-        with pytest.raises(ValueError, match="expected a number > 0"):
-            wrap(model(), gradient_predivide_factor=0.0)
-
-    @pytest.mark.parametrize("groups", [-1, 1.5, "two", True])
-    def test_groups_are_a_number_or_lists(self, groups: Any) -> None:
-        with pytest.raises(ValueError, match="groups should be a non-negative integer or a list"):
-            wrap(model(), groups=groups)
-
-    def test_groups_hold_different_tensors(self) -> None:
-        m = model()
-        first, second, *_ = m.parameters()
-        with pytest.raises(ValueError, match="can only appear once in groups"):
-            wrap(m, groups=[[first], [second, first]])
-        for groups in ([["name"]], [first]):
-            with pytest.raises(ValueError, match=r"groups must consist of torch\.Tensor"):
-                wrap(m, groups=groups)
-
-    def test_num_groups_is_deprecated(self) -> None:
-        with pytest.warns(DeprecationWarning, match="`num_groups` has been replaced by `groups`"):
-            wrap(model(), num_groups=1)
-
-    def test_wrapping_twice_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
-            hvd.DistributedOptimizer(wrap(model()))
-
-    def test_only_optimizers_of_torch_are_taken(self) -> None:
-        with pytest.raises(TypeError, match=r"optimizer is a Linear: expected a torch\.optim"):
-            hvd.DistributedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
-
-    def test_the_process_set_must_be_registered(self) -> None:
-        with pytest.raises(ValueError, match="does not exist, or has not been registered"):
-            wrap(model(), process_set=hvd.ProcessSet([0]))
+def test_what_is_no_argument_of_its_own_is_refused_too() -> None:
+    m = model()
+    first, second, *_ = m.parameters()
+    with pytest.raises(ValueError, match="can only appear once in groups"):
+        wrap(m, groups=[[first], [second, first]])
+    optimizer = wrap(m)
+    with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
+        optimizer.set_backward_passes_per_step(0)
+    with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+        hvd.DistributedOptimizer(optimizer)
+    with pytest.raises(TypeError, match=r"optimizer is a Linear: expected a torch\.optim"):
+        hvd.DistributedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("world")
