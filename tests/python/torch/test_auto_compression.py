@@ -84,7 +84,7 @@ CHOICES: list[tuple[dict[str, float], bool, dict[str, Any], str]] = [
 
 
 def ways_that_are_chosen() -> list[str]:
-    return [way_that_is_chosen(changed, *about) for changed, *about, _ in CHOICES]
+    return [way_that_is_chosen(changed, adam, options) for changed, adam, options, _ in CHOICES]
 
 
 def test_the_mildest_way_that_is_as_fast_as_the_fastest_is_chosen() -> None:

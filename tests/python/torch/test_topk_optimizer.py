@@ -314,7 +314,7 @@ def a_scaler_that_comes_late_is_refused() -> None:
             scaler.step(optimizer)
             scaler.update()
             continue
-        with pytest.raises(ValueError, match=r"multiplied by 16, .* has the scale 8"):
+        with pytest.raises(ValueError, match=r"multiplied by 16, .* have the scale 8"):
             scaler.step(optimizer)
     optimizer.synchronize()
 
@@ -384,5 +384,5 @@ def train_under_strategies() -> list[list[float]]:
 
 
 def test_fusion_changes_no_bit_and_compresses_nothing_of_its_own() -> None:
-    for results in run(train_under_strategies, **EVERYWHERE):
+    for results in spawn_ranks(train_under_strategies, 4, env={**TWO_BY_TWO, **EVERYWHERE}):
         assert results == [results[0]] * len(FUSED)
