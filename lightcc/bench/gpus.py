@@ -1,4 +1,4 @@
-"""What is asked of GPUs: which lightcc can use, torch and NCCL there, their times."""
+"""What is asked of GPUs: which lightcc can use, and torch and NCCL there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lightcc._binding import _core
 from lightcc.bench.peers import clean_environment
 
 _TORCH = Path(__file__).with_name("cuda_tensors.py")
-_TOPK = Path(__file__).with_name("torch_topk.py")
 
 
 class GpuError(RuntimeError):
@@ -43,7 +42,7 @@ def why_no_nccl(num_gpus: int, num_ranks: int) -> str:
     Raises:
         GpuError: This interpreter has no torch with CUDA at all.
     """
-    objections = _ask(_TORCH, "torch")
+    objections = _ask_torch()
     if objections["torch"]:
         msg = f"tensors of a GPU are torch's, but {objections['torch']}"
         raise GpuError(msg)
@@ -52,30 +51,10 @@ def why_no_nccl(num_gpus: int, num_ranks: int) -> str:
     return f"NCCL wants a GPU for each of {num_ranks} ranks, and there are {num_gpus}"
 
 
-def time_torch_topk(
-    device: int, elements: int, k: int, *, rounds: int, calls: int
-) -> tuple[list[float], str]:
-    """Returns the seconds of torch.topk in each round; or nothing, and why.
-
-    Args:
-        device: The GPU's number.
-        elements: Of the tensor, of float32.
-        k: How many are selected.
-        rounds: How many times are returned.
-        calls: How many of them follow one another in each round.
-    """
-    words = [str(number) for number in (device, elements, k, rounds, calls)]
-    try:
-        answer = _ask(_TOPK, "torch", *words)
-    except GpuError as error:
-        return [], str(error)
-    return answer["seconds"], answer["objection"]
-
-
-def _ask(probe: Path, library: str, *words: str) -> dict[str, Any]:
-    """Returns what a program says of a library, which this process does not import itself."""
+def _ask_torch() -> dict[str, str]:
+    """Returns what `cuda_tensors` says of torch, which this process does not import itself."""
     done = subprocess.run(  # noqa: S603 - this interpreter.
-        [sys.executable, str(probe), *words],
+        [sys.executable, str(_TORCH)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -84,9 +63,9 @@ def _ask(probe: Path, library: str, *words: str) -> dict[str, Any]:
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        msg = f"{library} cannot be asked for CUDA: {last}"
+        msg = f"torch cannot be asked for CUDA: {last}"
         raise GpuError(msg)
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return said
 
 

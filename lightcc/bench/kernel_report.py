@@ -92,27 +92,6 @@ def make_row(size: str, measured: dict[str, Any], ceiling: float | None) -> Row:
     )
 
 
-def torch_row(size: str, elements: int, seconds: list[float], why: str, step: Row | None) -> Row:
-    """Returns the row of torch.topk beside a `step` of the same size; `why` there are no times."""
-    if not seconds:
-        return failed_row(size, "torch.topk", f"not measured: {why}")
-    median_us = statistics.median(seconds) * 1e6
-    note = ""
-    if step is not None and step.median_us is not None:
-        note = f"{median_us / step.median_us:.2f} times the step"
-    return Row(
-        size=size,
-        name="torch.topk",
-        elements=elements,
-        bytes=0,
-        rounds=len(seconds),
-        errors=0,
-        note=note,
-        median_us=median_us,
-        min_us=min(seconds) * 1e6,
-    )
-
-
 def table_header() -> str:
     """Returns the line above the table."""
     start = f"#{'size':>8}  {'measurement':<18} {'median':>8} {'min':>8}"

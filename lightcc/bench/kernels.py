@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lightcc._binding import _core
-from lightcc.bench import gpus, kernel_report, report
+from lightcc.bench import kernel_report, report
 from lightcc.bench.arguments import positive
 from lightcc.bench.cases import SizeError, parse_sizes, size_text
 from lightcc.bench.facts import machine_facts
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from lightcc.bench.kernel_report import Row
 
 _MODEL = "resnet50"
-_RATIO = 0.01  # The share that top-k sends when it is measured.
 _MAX_ELEMENTS = (1 << 31) - 1
 _MAX_LAUNCHES = 32
 _ABOUT = """\
@@ -96,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
             return 1
         file = report.open_json(args.json, stack)
         rows = Run(args, gpu["name"], found["driver_version"], file).measure()
-    failed = any(row.errors or (row.median_us is None and row.name != "torch.topk") for row in rows)
+    failed = any(row.errors or row.median_us is None for row in rows)
     return 1 if failed else 0
 
 
@@ -150,10 +148,7 @@ class Run:
     def _measure_size(self, size: int) -> None:
         text = size_text(size)
         ceiling = self._measure_copies(text, size)
-        steps = self._measure(text, "topk", [size], ceiling)
-        self._compare_with_torch(
-            text, size, next((s for s in steps if s.name == "select step"), None)
-        )
+        self._measure(text, "topk", [size], ceiling)
         self._measure(text, "merge", [size], ceiling)
 
     def _measure_model(self) -> None:
@@ -169,11 +164,9 @@ class Run:
             self._add(kernel_report.make_row(text, one, ceiling))
         return ceiling
 
-    def _measure(self, text: str, what: str, sizes: list[int], ceiling: float | None) -> list[Row]:
-        rows = [kernel_report.make_row(text, one, ceiling) for one in self._ask(text, what, sizes)]
-        for row in rows:
-            self._add(row)
-        return rows
+    def _measure(self, text: str, what: str, sizes: list[int], ceiling: float | None) -> None:
+        for measured in self._ask(text, what, sizes):
+            self._add(kernel_report.make_row(text, measured, ceiling))
 
     def _ask(self, text: str, what: str, sizes: list[int]) -> list[dict[str, Any]]:
         """Returns what was measured; adds a row that says why where that is nothing."""
@@ -184,14 +177,6 @@ class Run:
             why = str(error) or "there is no memory"
             self._add(kernel_report.failed_row(text, what, f"not measured: {why}"))
             return []
-
-    def _compare_with_torch(self, text: str, size: int, step: Row | None) -> None:
-        args = self._args
-        k = max(1, math.ceil(size * _RATIO))
-        seconds, why = gpus.time_torch_topk(
-            args.device, size, k, rounds=args.rounds, calls=args.launches
-        )
-        self._add(kernel_report.torch_row(text, size, seconds, why, step))
 
     def _add(self, row: Row) -> None:
         self._rows.append(row)

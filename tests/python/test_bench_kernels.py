@@ -12,7 +12,7 @@ import pytest
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc import _core
-from lightcc.bench import cli, gpus, kernel_report, kernels
+from lightcc.bench import cli, kernel_report, kernels
 from lightcc.bench.models import gradients
 
 if TYPE_CHECKING:
@@ -93,14 +93,6 @@ def test_lines_say_what_a_figure_cannot() -> None:
     assert len(kernel_report.table_line(kernel_report.make_row("", noted, None))) > columns
 
 
-def test_torchs_topk_is_compared_with_a_step() -> None:
-    step = kernel_report.make_row("1M", measured("select step", 1000, 2e-6), 1e9)
-    assert kernel_report.torch_row("1M", 5, [5e-6], "", step).note == "2.50 times the step"
-    assert kernel_report.torch_row("1M", 5, [5e-6], "", None).note == ""
-    row = kernel_report.torch_row("1M", 5, [], "there is no torch", step)
-    assert (row.median_us, row.note) == (None, "not measured: there is no torch")
-
-
 # -- What is refused ------------------------------------------------------------------------------
 
 
@@ -166,15 +158,13 @@ def test_what_cannot_be_measured_is_a_row_that_fails(
         if what == "copies":
             msg = "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
             raise RuntimeError(msg)
-        return [measured("select step" if what == "topk" else what, 1000, 1e-6)]
+        return [measured(what, 1000, 1e-6)]
 
     monkeypatch.setattr(_core, "find_gpus", lambda: {"gpus": [GPU], "driver_version": 12080})
     monkeypatch.setattr(_core, "measure_gpu", measure)
-    monkeypatch.setattr(gpus, "time_torch_topk", lambda *_, **__: ([3e-6], ""))
     assert cli.main(["kernels", "--sizes", "1M"]) == 1
     out = capsys.readouterr().out
     assert out.count("not measured: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY") == 2
-    assert "3.00 times the step" in out
     assert out.endswith("# wrong bytes: 0\n# bars met: 0 of 0\n")
 
 
@@ -187,25 +177,11 @@ def test_wrong_results_fail_the_command(
 
     monkeypatch.setattr(_core, "find_gpus", lambda: {"gpus": [GPU], "driver_version": 12080})
     monkeypatch.setattr(_core, "measure_gpu", measure)
-    monkeypatch.setattr(gpus, "time_torch_topk", lambda *_, **__: ([], "torch is not here"))
     assert cli.main(["kernels", "--sizes", "1M"]) == 1
     assert "# wrong bytes: 1\n" in capsys.readouterr().out
     measure_rightly = measured("copy by kernel", 1000, 1e-6)
     monkeypatch.setattr(_core, "measure_gpu", lambda *_: [measure_rightly])
     assert cli.main(["kernels", "--sizes", "1M"]) == 0
-
-
-def test_a_torch_that_cannot_be_measured_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('there is no torch')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    answer = gpus.time_torch_topk(0, 100, 1, rounds=1, calls=1)
-    assert answer == ([], "torch cannot be imported: there is no torch")
-    (tmp_path / "torch.py").write_text("raise RuntimeError('torch is broken')\n")
-    seconds, why = gpus.time_torch_topk(0, 100, 1, rounds=1, calls=1)
-    assert seconds == []
-    assert why.endswith("torch is broken")
 
 
 # -- On the fake driver ---------------------------------------------------------------------------
@@ -214,12 +190,10 @@ def test_a_torch_that_cannot_be_measured_says_why(
 @needs_fake_cuda
 def test_every_kind_of_row_is_measured_with_right_results(tmp_path: Path) -> None:
     file = tmp_path / "kernels.jsonl"
-    (tmp_path / "torch.py").write_text("raise ImportError('there is no torch')\n")
     quick = ["--rounds", "1", "--launches", "1", "--sizes", "20000"]
     variables = {
         "LD_LIBRARY_PATH": str(FAKE_CUDA.parent),
         "LIGHTCC_FAKE_CUDA": "devices=2",
-        "PYTHONPATH": str(tmp_path),
     }
     done = subprocess.run(
         [*COMMAND, "--device", "1", "--json", str(file), *quick],
@@ -235,7 +209,7 @@ def test_every_kind_of_row_is_measured_with_right_results(tmp_path: Path) -> Non
     assert machine["driver_version"] == 12080
     names = [(row["size"], row["name"]) for row in rows]
     of_size = ["copy by kernel", "copy by driver", "exact step", "select pass", "select step"]
-    of_size += ["torch.topk", "merge"]
+    of_size += ["merge"]
     assert names == [
         ("", "compile kernels"),
         ("", "compile again"),
