@@ -132,14 +132,14 @@ for variables in json.loads(sys.argv[1]):
     pid = os.fork()
     if pid == 0:
         os.environ.update(variables)
-        print(json.dumps([[f.name, f.status, f.detail] for f in doctor.check_libraries()]))
+        print(json.dumps([[f.name, f.status, f.detail] for f in doctor._check_gpus()]))
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def libraries_of_children(driver: Path, *variables: dict[str, str]) -> list[list[list[str]]]:
+def found_by_children(driver: Path, *variables: dict[str, str]) -> list[list[list[str]]]:
     """Returns name, status and detail of what children find that have `driver` and variables."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(variables)],
@@ -158,7 +158,7 @@ def gpus(found: list[list[str]]) -> list[list[str]]:
 def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
     driver = tmp_path / "libcuda.so.1"
     driver.write_text("nothing")
-    [[name, status, detail]] = gpus(libraries_of_children(driver, {})[0])
+    [[name, status, detail]] = gpus(found_by_children(driver, {})[0])
     assert (name, status) == ("GPU", doctor.MISSING)
     assert detail.startswith("no GPU, because the CUDA driver cannot be opened: ")
     assert str(driver) in detail
@@ -176,7 +176,7 @@ USELESS = {
 
 @needs_fake_cuda
 def test_gpus_and_nccl_are_described_and_tried() -> None:
-    two, unnamed, part, other, *useless = libraries_of_children(
+    two, unnamed, part, other, *useless = found_by_children(
         FAKE_CUDA,
         {"LIGHTCC_FAKE_CUDA": "devices=2,capability=86,bus=254"},
         {"LIGHTCC_FAKE_CUDA": "without=cuDeviceGetUuid_v2"},

@@ -146,6 +146,7 @@ def test_image_models_have_the_known_parameters(models: Any, name: str) -> None:
     assert sorted(tuple(p.shape) for p in parameters) == sorted(known)
 
 
+@pytest.mark.slow  # It is initialised and run three times.
 def test_transformer_xl_has_41_million_parameters_and_a_memory(models: Any) -> None:
     torch.manual_seed(0)
     model = models["transformer_xl"](length=8)
