@@ -253,7 +253,7 @@ def bench_collectives(limit_s: float) -> Outcome:
     """Measures all-reduces on as many ranks as there are GPUs, or on two that share one."""
     try:
         ranks = max(2, len(gpus.find_gpus()))
-        gpus.objection_to_nccl(ranks, ranks)
+        gpus.why_no_nccl(ranks, ranks)
     except gpus.GpuError as error:
         return skip(str(error))
     return run_bench(
