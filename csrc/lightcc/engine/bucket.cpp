@@ -74,7 +74,15 @@ Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> sha
       });
 }
 
-Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket,
+                                              Algorithm algorithm,
+                                              const BucketSite& site) {
+  if (algorithm == Algorithm::kCompressed) {
+    LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
+    if (work != nullptr) {
+      return std::unique_ptr<Work>(std::move(work));
+    }
+  }
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
@@ -82,15 +90,15 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
                              output_on(tensor, tensor.signature().shape, site.plane));
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
-  const Signature& first = bucket.tensors.front().signature();
-  const Reduction reduction = reduction_of(first, site.members.size());
-  if (first.reduce_op == ReduceOp::kAdasum) {
-    return site.plane.start_adasum(site.group(), spans.front(), reduction);
+  const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
+  switch (algorithm) {
+    case Algorithm::kAdasum:
+      return site.plane.start_adasum(site.group(), spans.front(), reduction);
+    case Algorithm::kCompressed:
+      return start_compressed(bucket, spans, reduction, site);
+    default:
+      return site.group().allreduce(std::move(spans), reduction);
   }
-  if (first.compression && site.topk_position) {
-    return start_compressed(bucket, spans, reduction, site, entries_on_devices(bucket, site));
-  }
-  return site.group().allreduce(std::move(spans), reduction);
 }
 
 Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, const BucketSite& site) {
@@ -255,21 +263,13 @@ Result<std::byte*> output_for(const Operation& operation,
   return outcome.output->data();
 }
 
-std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site) {
-  const Signature& first = bucket.tensors.front().signature();
-  const bool is_compressed = first.compression && site.topk_position;
-  if (first.op != OpType::kAllreduce || is_compressed) {
-    return std::nullopt;
-  }
-  const Reduction reduction = reduction_of(first, site.members.size());
-  return is_elementwise(reduction) ? std::optional(reduction) : std::nullopt;
-}
-
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
+                                           Algorithm algorithm,
+                                           const BucketSite& site) {
   BucketTensor& first = bucket.tensors.front();
   switch (first.signature().op) {
     case OpType::kAllreduce:
-      return start_allreduce(bucket, site);
+      return start_allreduce(bucket, algorithm, site);
     case OpType::kAllgather:
       return start_allgather(first, site);
     case OpType::kBroadcast:

@@ -47,10 +47,9 @@ std::uint64_t byte_count(const Bucket& bucket);
 /// What a bucket runs on. All of it outlives the Work.
 struct BucketSite {
   Plane& plane;
-  PlaneGroups::Lane& lane;
-  const std::vector<std::int32_t>& members;  ///< World ranks of the group.
-  /// Where compressed tensors stand; none: they travel as they are.
-  std::optional<GridPosition> topk_position;
+  PlaneLane& lane;
+  const std::vector<std::int32_t>& members;   ///< World ranks of the group.
+  std::optional<GridPosition> topk_position;  ///< Where compressed tensors stand.
   TopkStore& topk;
   /// Of the tensors' memory, for compression to run there; null: it runs in host memory.
   Staging* devices = nullptr;
@@ -79,12 +78,10 @@ std::vector<std::size_t> gathered_bytes(const BucketTensor& tensor);
 /// What the members' inputs become; an average is a sum with a factor.
 Reduction reduction_of(const Signature& signature, std::size_t members);
 
-/// How an all-reduce combines its elements, each on its own; none: it does not, or travels
-/// compressed, or the bucket is no all-reduce. The same on all ranks.
-std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site);
-
-/// Starts the bucket's collective, allocating outputs. Errors: kSystem when an output or what
-/// compression keeps back cannot be allocated.
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site);
+/// Starts the bucket's collective on the plane of its site, allocating outputs there. Errors:
+/// kSystem when an output or what compression keeps back cannot be allocated.
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
+                                           Algorithm algorithm,
+                                           const BucketSite& site);
 
 }  // namespace lightcc

@@ -1,6 +1,8 @@
 #include "lightcc/engine/compressed_bucket.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,6 +21,9 @@ std::size_t elements_of(const Signature& signature) {
 TopkStore::Key key_of(const Bucket& bucket, const Signature& signature) {
   return {bucket.process_set, signature.name};
 }
+
+/// Of a bucket's tensors.
+using Entries = std::vector<std::shared_ptr<TopkEntry>>;
 
 /// By what is multiplied what is kept back when it is sent: the division of an average, and factors
 /// of the caller's.
@@ -116,27 +121,16 @@ void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::st
                      why);
 }
 
-}  // namespace
-
-std::uint64_t steps_made(const Signature& signature,
-                         const GridPosition& position,
-                         const TopkStore& topk) {
-  const TopkStore::Key key{signature.process_set, signature.name};
-  return topk.steps_of(key, position, signature.dtype, elements_of(signature));
-}
-
-std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site) {
-  const Signature& first = bucket.tensors.front().signature();
-  if (site.devices == nullptr || first.op != OpType::kAllreduce || !first.compression ||
-      !site.topk_position || first.reduce_op == ReduceOp::kAdasum ||
-      first.compression->is_quantized()) {
+/// Those on the devices of the tensors; none: the log has said once why.
+std::optional<Entries> entries_on_devices(const Bucket& bucket, const BucketSite& site) {
+  if (site.devices == nullptr || bucket.tensors.front().signature().compression->is_quantized()) {
     return std::nullopt;
   }
   if (const std::string objection = objection_to(bucket, site); !objection.empty()) {
     say_why_on_host(bucket, site, objection);
     return std::nullopt;
   }
-  CompressedEntries entries;
+  Entries entries;
   entries.reserve(bucket.tensors.size());
   for (const BucketTensor& tensor : bucket.tensors) {
     const std::int32_t device = tensor.operation->operation.input.memory.device;
@@ -150,23 +144,16 @@ std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const 
   return entries;
 }
 
-Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
-                                               const std::vector<TensorSpan>& spans,
-                                               const Reduction& reduction,
-                                               const BucketSite& site,
-                                               std::optional<CompressedEntries> entries) {
-  const bool on_device = entries.has_value();
+Result<std::unique_ptr<Work>> start_with(const Bucket& bucket,
+                                         const std::vector<TensorSpan>& spans,
+                                         const Reduction& reduction,
+                                         const BucketSite& site,
+                                         Entries entries,
+                                         bool on_device) {
   std::vector<CompressedTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    std::shared_ptr<TopkEntry> entry;
-    if (on_device) {
-      entry = std::move((*entries)[i]);
-    } else {
-      LIGHTCC_ASSIGN_OR_RETURN(
-          entry, entry_on(site.plane.topk_kernels(), bucket, bucket.tensors[i], site));
-    }
-    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
+    tensors.push_back({.span = spans[i], .entry = std::move(entries[i])});
   }
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
@@ -177,6 +164,71 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
   Group* const shards = on_device ? site.lane.device_shards.get() : site.lane.shards.get();
   return make_compressed_allreduce(
       {.grid = site.lane.grid, .flat = &site.group(), .shards = shards}, std::move(tensors), job);
+}
+
+/// Nothing but lists is copied, of which nobody tells.
+class WorkOnDevices final : public StagedWork {
+ public:
+  WorkOnDevices(std::unique_ptr<Work> work, std::vector<const TopkKernels*> kernels)
+      : kernels_(std::move(kernels)), work_(std::move(work)) {}
+
+  Result<Progress> advance() override { return work_->advance(); }
+  bool is_copying() const override {
+    return std::ranges::any_of(kernels_, [](const TopkKernels* one) { return one->is_busy(); });
+  }
+
+ private:
+  std::vector<const TopkKernels*> kernels_;
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace
+
+std::uint64_t steps_made(const Signature& signature,
+                         const GridPosition& position,
+                         const TopkStore& topk) {
+  const TopkStore::Key key{signature.process_set, signature.name};
+  return topk.steps_of(key, position, signature.dtype, elements_of(signature));
+}
+
+Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
+                                                                const BucketSite& site) {
+  std::optional<Entries> entries = entries_on_devices(bucket, site);
+  if (!entries.has_value()) {
+    return std::unique_ptr<StagedWork>();
+  }
+  std::vector<TensorSpan> spans;
+  std::vector<const TopkKernels*> kernels;
+  for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
+    BucketTensor& tensor = bucket.tensors[i];
+    const TensorRef& input = tensor.operation->operation.input;
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                             output_for(tensor, tensor.signature().shape, [&](std::size_t bytes) {
+                               return site.devices->allocate(bytes, input.memory.device);
+                             }));
+    spans.push_back({.in = static_cast<const std::byte*>(input.data),
+                     .out = out,
+                     .count = (*entries)[i]->elements});
+    kernels.push_back((*entries)[i]->kernels);
+  }
+  const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
+  LIGHTCC_ASSIGN_OR_RETURN(
+      std::unique_ptr<Work> work,
+      start_with(bucket, spans, reduction, site, std::move(*entries), /*on_device=*/true));
+  return std::unique_ptr<StagedWork>(
+      std::make_unique<WorkOnDevices>(std::move(work), std::move(kernels)));
+}
+
+Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
+                                               const std::vector<TensorSpan>& spans,
+                                               const Reduction& reduction,
+                                               const BucketSite& site) {
+  Entries entries;
+  for (const BucketTensor& tensor : bucket.tensors) {
+    LIGHTCC_ASSIGN_OR_RETURN(entries.emplace_back(),
+                             entry_on(site.plane.topk_kernels(), bucket, tensor, site));
+  }
+  return start_with(bucket, spans, reduction, site, std::move(entries), /*on_device=*/false);
 }
 
 }  // namespace lightcc

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
@@ -16,6 +15,7 @@
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/engine/bucket.hpp"
+#include "lightcc/engine/staged_bucket.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -26,20 +26,16 @@ std::uint64_t steps_made(const Signature& signature,
                          const GridPosition& position,
                          const TopkStore& topk);
 
-/// Entries of a bucket's tensors.
-using CompressedEntries = std::vector<std::shared_ptr<TopkEntry>>;
+/// Starts a compressed all-reduce on the devices of its tensors, with outputs there. Null: it is to
+/// run in host memory, and the log has said once why. Errors: of output_for(). May block at a
+/// tensor's first time, for memory.
+Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
+                                                                const BucketSite& site);
 
-/// Those on the devices of the tensors, for a bucket that is compressed there; none: it is
-/// compressed in host memory, and the log has said once why. May block at a tensor's first time,
-/// for memory.
-std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site);
-
-/// Starts a compressed all-reduce. `entries`: on devices, where `spans` lie; none: in host memory.
-/// Errors: kSystem, there is no memory for what is kept back.
+/// Starts one in host memory. Errors: kSystem, there is no memory for what is kept back.
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
-                                               const BucketSite& site,
-                                               std::optional<CompressedEntries> entries);
+                                               const BucketSite& site);
 
 }  // namespace lightcc

@@ -254,7 +254,7 @@ Status Core::apply(ControlAction& action) {
       added.agreed = std::move(tensor.agreed);
       added.operation = operation_of(tensor.operation);
     }
-    executor_->run(std::move(bucket));
+    return executor_->run(std::move(bucket));
   } else if (auto* taken = std::get_if<TakeResult>(&action)) {
     Bucket bucket{taken->process_set, 0, {}};
     bucket.tensors.push_back({.agreed = std::move(taken->tensor.agreed),

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "lightcc/engine/compressed_bucket.hpp"
@@ -16,26 +17,14 @@ namespace {
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
 constexpr Duration kUnfinishedInterval = std::chrono::milliseconds(1);
 
-// What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
-const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool may_compress) {
-  const Signature& first = bucket.tensors.front().signature();
-  if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
-    return "ADASUM";
+// Of its tensors on one rank, or of an all-gather's result.
+std::uint64_t routed_bytes(const Bucket& bucket) {
+  const BucketTensor& first = bucket.tensors.front();
+  if (first.signature().op != OpType::kAllgather) {
+    return byte_count(bucket);
   }
-  if (first.op == OpType::kAllreduce && first.compression && may_compress) {
-    switch (first.compression->compressor) {
-      case Compressor::kInt8:
-        return "INT8";
-      case Compressor::kInt4:
-        return "INT4";
-      default:
-        return "TOPK";
-    }
-  }
-  if (groups.runs_on_two_levels(first.op, byte_count(bucket))) {
-    return "GRID";
-  }
-  return groups.flat_algorithm;
+  const std::vector<std::size_t> parts = gathered_bytes(first);
+  return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
 }
 
 }  // namespace
@@ -70,7 +59,11 @@ Status Executor::add_process_set(std::uint32_t id,
     }
   }
   ++sets_in_making_;
-  return planes_.add_process_set(id, ranks);
+  LIGHTCC_RETURN_IF_ERROR(planes_.add_process_set(id, ranks));
+  if (set.member) {
+    set.facts = planes_.facts(id);
+  }
+  return {};
 }
 
 void Executor::remove_process_set(std::uint32_t id) {
@@ -106,25 +99,32 @@ Status Executor::await_communicators(const Joining& joining) {
   return {};
 }
 
-void Executor::run(Bucket bucket) {
+Status Executor::run(Bucket bucket) {
   const auto found = sets_.find(bucket.process_set);
   if (found == sets_.end()) {
-    return;
+    return {};
+  }
+  const Signature& first = bucket.tensors.front().signature();
+  const std::optional<Route> way = route_of(found->second, first, routed_bytes(bucket));
+  if (!way.has_value()) {  // This rank has joined; what it submits itself was refused.
+    return make_error(ErrorCode::kInvalidArgument,
+                      "rank %d has joined and cannot take part in '%s': nothing there serves %s "
+                      "memory",
+                      world_.topology.rank,
+                      first.name.c_str(),
+                      memory_kind_name(first.memory));
   }
   ++queued_;
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
-  Running running;
+  Running& running = lane.emplace_back();
   running.bucket = std::move(bucket);
-  begin_steps(running.bucket);
-  if (planes_.serves(memory_kind(running.bucket))) {
-    const Planes::Way way = way_of(running.bucket);
-    running.plane = way.kind();
-    if (way.plane.begins_in_order()) {
-      running.turn = next_turn_++;
-      turns_.insert(*running.turn);
-    }
+  running.route = *way;
+  begin_steps(running);
+  if (way->has_queue) {
+    running.turn = next_turn_++;
+    turns_.insert(*running.turn);
   }
-  lane.push_back(std::move(running));
+  return {};
 }
 
 Status Executor::take_result(Bucket bucket, std::span<const std::byte> result) {
@@ -183,7 +183,7 @@ Result<bool> Executor::make_groups() {
   sets_in_making_ = 0;
   for (auto& [id, set] : sets_) {
     if (set.member && !set.has_groups) {
-      set.has_groups = planes_.get_groups(id, set.groups);
+      set.has_groups = planes_.get_lanes(id, set.groups);
     }
     if (set.member && !set.has_groups) {
       ++sets_in_making_;
@@ -203,7 +203,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
   while (!queue.empty()) {
     Running& front = queue.front();
     if (front.work == nullptr) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(set, front));
+      LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(front));
       if (!may) {
         awaits_event_ = true;
         return moved;
@@ -217,7 +217,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       end = end_on_device(front);
     }
     if (progress != Progress::kDone && end == nullptr) {
-      awaits_event_ = awaits_event_ || set.groups_for(front).ends_unheard ||
+      awaits_event_ = awaits_event_ || front.route.has_queue ||
                       (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
@@ -236,7 +236,7 @@ void Executor::end_front(Set& set,
                          std::deque<Running>& queue,
                          const std::shared_ptr<DeviceEnd>& end) {
   Running& front = queue.front();
-  count_on_device(set, front);
+  count_on_device(front.route);
   if (end == nullptr) {
     front.work.reset();
     learn_cost(set, front);
@@ -250,14 +250,14 @@ void Executor::end_front(Set& set,
                      .outputs = std::move(outputs),
                      .process_set = front.bucket.process_set,
                      .allreduce_bytes = learnable_bytes(front.bucket),
-                     .on_two_levels = runs_on_levels(set, front)});
+                     .on_two_levels = front.route.on_levels});
   }
-  end_steps(front.bucket);
+  end_steps(front);
   release_turn(front);
   if (log_enabled(LogLevel::kDebug)) {
     log_bucket(front);
   }
-  timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
+  timeline_.finished(front.bucket, front.route.name, front.started, topk_.counters());
   finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
   finish(front.bucket, end);
   queue.pop_front();
@@ -289,57 +289,35 @@ Result<bool> Executor::advance_unfinished() {
 
 Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   Bucket& bucket = running.bucket;
+  const Route& way = running.route;
   const MemoryKind kind = memory_kind(bucket);
-  if (!planes_.serves(kind)) {  // This rank has joined; what it submits itself was refused.
-    return make_error(ErrorCode::kInvalidArgument,
-                      "rank %d has joined and cannot take part in '%s': nothing there serves %s "
-                      "memory",
-                      world_.topology.rank,
-                      bucket.tensors.front().signature().name.c_str(),
-                      memory_kind_name(kind));
-  }
-  const Planes::Way way = way_of(bucket);
-  const PlaneGroups& groups = set.groups_for(running);
+  const MemoryKind plane = way.plane(kind);
   explain_adasum_once(set, running);
-  const BucketSite site = site_of(set, lane, running, way.plane);
-  running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());
+  const BucketSite site{.plane = *planes_.plane(plane),
+                        .lane = (*set.groups[Planes::index_of(plane)])[lane],
+                        .members = set.ranks,
+                        .topk_position = topk_position(bucket.process_set),
+                        .topk = topk_,
+                        .devices = planes_.staging(kind)};
   if (kind != MemoryKind::kHost) {
-    running.trace = timeline_.trace(bucket, running.algorithm, std::move(running.inputs));
+    running.trace = timeline_.trace(bucket, way.name, std::move(running.inputs));
   }
   running.started = clock_.now();  // Devices may begin at once.
   const DeviceTraceScope scope(running.trace);
-  if (way.staging != nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
-                             start_staged_bucket(bucket, site, *way.staging, staged_piece_bytes_));
+  if (way.carrier == Carrier::kStaged) {
+    LIGHTCC_ASSIGN_OR_RETURN(auto staged, start_staged_bucket(bucket, way, site));
     running.staged = staged.get();
     running.work = std::move(staged);
   } else {
-    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, site));
+    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, way.algorithm, site));
   }
-  timeline_.started(bucket, running.algorithm, topk_.counters());
+  timeline_.started(bucket, way.name, topk_.counters());
   return {};
-}
-
-BucketSite Executor::site_of(const Set& set,
-                             std::size_t lane,
-                             const Running& running,
-                             Plane& plane) {
-  const MemoryKind kind = memory_kind(running.bucket);
-  return {.plane = plane,
-          .lane = set.groups_for(running).lanes[lane],
-          .members = set.ranks,
-          .topk_position = topk_position(running.bucket.process_set),
-          .topk = topk_,
-          .devices = planes_.staging(kind)};
 }
 
 bool Executor::is_compressed(const Signature& signature) const {
   return signature.op == OpType::kAllreduce && signature.compression.has_value() &&
          topk_position(signature.process_set).has_value();
-}
-
-bool Executor::is_compressed(const Bucket& bucket) const {
-  return is_compressed(bucket.tensors.front().signature());
 }
 
 std::int64_t Executor::steps_ahead(const Signature& signature) const {
@@ -351,36 +329,39 @@ std::int64_t Executor::steps_ahead(const Signature& signature) const {
                             steps_made(signature, position, topk_));
 }
 
-void Executor::begin_steps(Bucket& bucket) {
-  if (!is_compressed(bucket)) {
+void Executor::begin_steps(Running& running) {
+  if (running.route.algorithm != Algorithm::kCompressed) {
     return;
   }
-  for (BucketTensor& tensor : bucket.tensors) {
+  for (BucketTensor& tensor : running.bucket.tensors) {
     const Signature& signature = tensor.signature();
     if (!signature.is_automatic) {  // Others are at their first step.
       tensor.steps =
-          step_counts_.begin({bucket.process_set, signature.name}, signature.steps_ahead);
+          step_counts_.begin({running.bucket.process_set, signature.name}, signature.steps_ahead);
     }
   }
 }
 
-void Executor::end_steps(const Bucket& bucket) {
-  if (!is_compressed(bucket)) {
+void Executor::end_steps(const Running& running) {
+  if (running.route.algorithm != Algorithm::kCompressed) {
     return;
   }
-  for (const BucketTensor& tensor : bucket.tensors) {
-    step_counts_.end({bucket.process_set, tensor.signature().name});
+  for (const BucketTensor& tensor : running.bucket.tensors) {
+    step_counts_.end({running.bucket.process_set, tensor.signature().name});
   }
 }
 
-Planes::Way Executor::way_of(const Signature& signature) const {
-  return planes_.way(
-      signature,
-      signature.compression.has_value() && topk_position(signature.process_set).has_value());
-}
-
-Planes::Way Executor::way_of(const Bucket& bucket) const {
-  return way_of(bucket.tensors.front().signature());
+std::optional<Route> Executor::route_of(const Set& set,
+                                        const Signature& first,
+                                        std::uint64_t bytes) const {
+  RouteFacts facts{.host = *set.facts[Planes::index_of(MemoryKind::kHost)],
+                   .may_stage = planes_.staging(first.memory) != nullptr,
+                   .may_compress = topk_position(first.process_set).has_value(),
+                   .piece_bytes = staged_piece_bytes_};
+  if (const Plane* const own = planes_.plane(first.memory); own != nullptr && own->runs(first)) {
+    facts.own = set.facts[Planes::index_of(first.memory)];
+  }
+  return route(first, bytes, facts);
 }
 
 std::string Executor::objection_to(const Operation& operation) const {
@@ -392,31 +373,25 @@ std::string Executor::objection_to(const Operation& operation) const {
   if (found == sets_.end()) {
     return {};
   }
-  const Planes::Way way = way_of(signature);
-  return way.staging == nullptr ? way.plane.objection_to(operation) : std::string();
+  const std::optional<Route> way = route_of(found->second, signature, 0);
+  return way.has_value() && way->carrier == Carrier::kNccl
+             ? planes_.plane(signature.memory)->objection_to(operation)
+             : std::string();
 }
 
 // Its inputs are there, or its device waits for them, and it is its turn.
-Result<bool> Executor::may_start(const Set& set, Running& running) {
+Result<bool> Executor::may_start(Running& running) {
   if (running.turn.has_value() && *turns_.begin() != *running.turn) {
     return false;
   }
-  bool ready = waits_on_device(set, running);
+  bool ready = waits_on_device(running);
   if (!ready) {
     LIGHTCC_ASSIGN_OR_RETURN(ready, are_inputs_ready(running));
   }
-  if (ready && !(running.turn.has_value() && runs_on_levels(set, running))) {
+  if (ready && !running.route.on_levels) {
     release_turn(running);  // It begins once.
   }
   return ready;
-}
-
-// Whether it runs on two levels of its memory's own plane.
-bool Executor::runs_on_levels(const Set& set, const Running& running) {
-  const PlaneGroups& groups = set.groups_for(running);
-  const Signature& first = running.bucket.tensors.front().signature();
-  return groups.runs_on_two_levels(first.op, byte_count(running.bucket)) ||
-         (groups.stages_shards && first.op == OpType::kAllreduce && first.compression.has_value());
 }
 
 void Executor::release_turn(Running& running) {
@@ -440,14 +415,9 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
 
 // What is done when its device has been given all of it need not wait here for what that device
 // computes. Other buckets have parts of the host, which reads what they bring.
-bool Executor::waits_on_device(const Set& set, Running& running) {
+bool Executor::waits_on_device(Running& running) {
   const Bucket& bucket = running.bucket;
-  if (!planes_.serves(memory_kind(bucket)) || is_compressed(bucket) ||
-      runs_on_levels(set, running)) {
-    return false;
-  }
-  const Planes::Way way = way_of(bucket);
-  if (way.staging != nullptr) {
+  if (!running.route.has_queue || running.route.on_levels) {
     return false;
   }
   std::vector<std::shared_ptr<ReadyEvent>> inputs;
@@ -457,7 +427,7 @@ bool Executor::waits_on_device(const Set& set, Running& running) {
       inputs.push_back(std::move(event));
     }
   }
-  if (!way.plane.begin_behind(inputs)) {
+  if (!planes_.plane(memory_kind(bucket))->begin_behind(inputs)) {
     return false;
   }
   for (const BucketTensor& tensor : bucket.tensors) {

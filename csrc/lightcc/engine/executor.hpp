@@ -24,6 +24,7 @@
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/planes.hpp"
+#include "lightcc/engine/route.hpp"
 #include "lightcc/engine/staged_bucket.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/timeline.hpp"
@@ -49,13 +50,13 @@ class Executor {
                          const std::vector<std::int32_t>& ranks,
                          InFlight* waiting);
   void remove_process_set(std::uint32_t id);
-  /// Chunks of the two-level pipeline for the buckets that are queued from now on.
   /// Why this rank's plane cannot run an operation that was checked; empty: it can.
   std::string objection_to(const Operation& operation) const;
   /// Signature::steps_ahead of an operation that is about to be reported.
   std::int64_t steps_ahead(const Signature& signature) const;
-  /// Queues a bucket of a set that this rank is a member of.
-  void run(Bucket bucket);
+  /// Queues a bucket of a set that this rank is a member of. Errors: kInvalidArgument, this rank
+  /// has joined and has nothing for such memory.
+  Status run(Bucket bucket);
   /// Ends the one operation of a bucket whose result came with the announcement. Errors: kSystem
   /// when an output cannot be allocated.
   Status take_result(Bucket bucket, std::span<const std::byte> result);
@@ -95,19 +96,19 @@ class Executor {
  private:
   struct Running {
     Bucket bucket;
-    MemoryKind plane = MemoryKind::kHost;  // Whose plane it runs on.
+    Route route;
     // Where buckets are to begin in order: until it has begun, or on two levels has ended.
     std::optional<std::uint64_t> turn;
     std::unique_ptr<Work> work;          // Null until it is at the front.
     const StagedWork* staged = nullptr;  // The work, where memory is staged.
     TimePoint started;
-    const char* algorithm = "";                       // As the timeline calls it.
     std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were taken, for the timeline.
     std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.
   };
   struct Set {
     std::vector<std::int32_t> ranks;
-    Planes::Groups groups{};
+    Planes::Lanes groups{};
+    Planes::Facts facts;  // Where this rank is a member.
     std::vector<std::deque<Running>> lanes;
     InFlight* waiting = nullptr;
     bool member = false;
@@ -117,10 +118,6 @@ class Executor {
       CostLine two_level;
     };
     std::array<Costs, kCarriers> costs;  // By carrier.
-
-    PlaneGroups& groups_for(const Running& running) const {
-      return *groups[Planes::index_of(running.plane)];
-    }
   };
 
   Result<bool> make_groups();
@@ -132,28 +129,23 @@ class Executor {
   std::shared_ptr<DeviceEnd> end_on_device(const Running& running) const;
   /// The bucket at the front is done: until `end` on its device, or altogether where that is null.
   void end_front(Set& set, std::deque<Running>& queue, const std::shared_ptr<DeviceEnd>& end);
-  Result<bool> may_start(const Set& set, Running& running);
-  static bool runs_on_levels(const Set& set, const Running& running);
-  /// Of the lane of the plane that it runs on.
-  BucketSite site_of(const Set& set, std::size_t lane, const Running& running, Plane& plane);
+  Result<bool> may_start(Running& running);
   bool is_compressed(const Signature& signature) const;
-  bool is_compressed(const Bucket& bucket) const;
   /// Finds out at which steps the tensors of a bucket are, where it is compressed.
-  void begin_steps(Bucket& bucket);
-  void end_steps(const Bucket& bucket);
-  static Carrier carrier_of(const Running& running);
-  void count_on_device(const Set& set, const Running& running);
+  void begin_steps(Running& running);
+  void end_steps(const Running& running);
+  void count_on_device(const Route& way);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Running& running);
   /// Whether its inputs are for its device to wait for, which then has been told so.
-  bool waits_on_device(const Set& set, Running& running);
+  bool waits_on_device(Running& running);
   /// Of the operation that brings a tensor; null: it is ready.
   static std::shared_ptr<ReadyEvent> ready_event_of(const BucketTensor& tensor);
   /// Nobody asks for it any more, but perhaps the timeline.
   void take_input(Running& running, const BucketTensor& tensor);
   void explain_adasum_once(const Set& set, const Running& running);
-  Planes::Way way_of(const Signature& signature) const;
-  Planes::Way way_of(const Bucket& bucket) const;
+  /// Where buckets run whose first tensor is such; none: nothing here serves that memory.
+  std::optional<Route> route_of(const Set& set, const Signature& first, std::uint64_t bytes) const;
   static std::uint64_t learnable_bytes(const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
   void learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry);

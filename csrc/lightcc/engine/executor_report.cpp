@@ -12,28 +12,20 @@
 
 namespace lightcc {
 
-Carrier Executor::carrier_of(const Running& running) {
-  if (running.staged != nullptr) {
-    return Carrier::kStaged;
-  }
-  return running.plane == MemoryKind::kHost ? Carrier::kHost : Carrier::kNccl;
-}
-
-void Executor::count_on_device(const Set& set, const Running& running) {
-  const Carrier carrier = carrier_of(running);
-  device_buckets_.staged += carrier == Carrier::kStaged ? 1 : 0;
-  if (carrier == Carrier::kNccl) {
+void Executor::count_on_device(const Route& way) {
+  device_buckets_.staged += way.carrier == Carrier::kStaged ? 1 : 0;
+  if (way.carrier == Carrier::kNccl) {
     ++device_buckets_.by_own_plane;
-    device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
+    device_buckets_.on_levels += way.on_levels ? 1 : 0;
   }
 }
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
 void Executor::explain_adasum_once(const Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature();
-  if (explained_adasum_ || !two_level_asked_ ||
-      !set.groups_for(running).two_level_max_bytes.has_value() || first.op != OpType::kAllreduce ||
-      first.reduce_op != ReduceOp::kAdasum || set.ranks.front() != world_.topology.rank) {
+  const auto& facts = set.facts[Planes::index_of(running.route.plane(first.memory))];
+  if (explained_adasum_ || !two_level_asked_ || !facts->two_level_max_bytes.has_value() ||
+      running.route.algorithm != Algorithm::kAdasum || set.ranks.front() != world_.topology.rank) {
     return;
   }
   explained_adasum_ = true;
@@ -54,10 +46,8 @@ void Executor::learn_cost(Set& set, const Running& running) {
   if (bytes == 0) {
     return;
   }
-  const Signature& first = running.bucket.tensors.front().signature();
-  const bool two_level = set.groups_for(running).runs_on_two_levels(first.op, bytes);
-  Set::Costs& costs = set.costs.at(static_cast<std::size_t>(carrier_of(running)));
-  CostLine& line = two_level ? costs.two_level : costs.flat;
+  Set::Costs& costs = set.costs.at(static_cast<std::size_t>(running.route.carrier));
+  CostLine& line = running.route.on_levels ? costs.two_level : costs.flat;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());
 }
@@ -99,8 +89,8 @@ std::vector<AllreduceCost> Executor::allreduce_costs() const {
   for (const auto& [id, set] : sets_) {
     for (const Carrier carrier : {Carrier::kHost, Carrier::kStaged, Carrier::kNccl}) {
       const MemoryKind plane = carrier == Carrier::kNccl ? MemoryKind::kCuda : MemoryKind::kHost;
-      const PlaneGroups* const groups = set.groups[Planes::index_of(plane)];
-      const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
+      const auto& facts = set.facts[Planes::index_of(plane)];
+      const auto max_bytes = facts.has_value() ? facts->two_level_max_bytes : std::nullopt;
       const Set::Costs& of_carrier = set.costs.at(static_cast<std::size_t>(carrier));
       add(id, carrier, true, max_bytes.value_or(0), of_carrier.two_level);
       add(id, carrier, false, std::numeric_limits<std::uint64_t>::max(), of_carrier.flat);
@@ -123,7 +113,7 @@ void Executor::log_bucket(const Running& running) const {
       static_cast<unsigned long long>(byte_count(bucket)),
       bucket.process_set,
       bucket.lane,
-      running.algorithm,
+      running.route.name,
       took.count());
 }
 

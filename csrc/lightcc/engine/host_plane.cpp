@@ -199,7 +199,7 @@ Result<bool> HostPlane::make_groups() {
   const Result<bool> exchanged = exchange_segments();
   bool moved = exchanged.ok() && *exchanged;
   for (auto& [id, set] : sets_) {
-    if (!set.groups.has_value()) {
+    if (!set.lanes.has_value()) {
       LIGHTCC_ASSIGN_OR_RETURN(const bool finished, try_finish(id, set));
       moved = moved || finished;
     }
@@ -207,10 +207,18 @@ Result<bool> HostPlane::make_groups() {
   return exchanged.ok() ? moved : exchanged;
 }
 
-PlaneGroups* HostPlane::groups(std::uint32_t process_set) {
+PlaneLanes* HostPlane::lanes(std::uint32_t process_set) {
   const auto found = sets_.find(process_set);
-  return found == sets_.end() || !found->second.groups.has_value() ? nullptr
-                                                                   : &*found->second.groups;
+  return found == sets_.end() || !found->second.lanes.has_value() ? nullptr : &*found->second.lanes;
+}
+
+PlaneFacts HostPlane::facts(std::uint32_t process_set) const {
+  const Layout layout = layout_of(sets_.at(process_set).ranks);
+  PlaneFacts facts{.flat_name = layout.shared ? "SHM" : "NET"};
+  if (layout.grid.has_value() && knobs_.two_level != false) {
+    facts.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_max_bytes);
+  }
+  return facts;
 }
 
 // True once the set has its groups.
@@ -226,23 +234,20 @@ Result<bool> HostPlane::try_finish(std::uint32_t process_set, Set& set) {
     received_.erase(received);
     LIGHTCC_ASSIGN_OR_RETURN(set.segment, ShmSegment::map(std::move(fd), bytes));
   }
-  set.groups = make_lanes(process_set, set, layout);
+  set.lanes = make_lanes(process_set, set, layout);
   return true;
 }
 
-PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
-                                  const Set& set,
-                                  const Layout& layout) const {
+PlaneLanes HostPlane::make_lanes(std::uint32_t process_set,
+                                 const Set& set,
+                                 const Layout& layout) const {
   const std::vector<std::int32_t>& ranks = set.ranks;
   std::span<std::byte> memory = set.segment.memory();
-  PlaneGroups groups;
-  groups.flat_algorithm = layout.shared ? "SHM" : "NET";
+  PlaneLanes lanes;
+  const std::uint64_t max_bytes = facts(process_set).two_level_max_bytes.value_or(0);
   std::optional<GridPosition> position;
   if (layout.grid.has_value()) {
     position = grid_position(*layout.grid, world_.topology.rank);
-    if (knobs_.two_level != false) {
-      groups.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_max_bytes);
-    }
   }
   const auto take = [&memory](std::size_t bytes) {
     const auto part = memory.first(bytes);
@@ -253,7 +258,7 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
     std::unique_ptr<Group> group = layout.shared ? make_shm(take(lane_bytes(ranks.size())), ranks)
                                                  : make_net(process_set, lane, ranks);
     if (!position) {
-      groups.lanes.push_back({std::move(group), nullptr});
+      lanes.push_back({std::move(group), nullptr});
       continue;
     }
     // Every rank of the host comes to the same places, and uses that of its block.
@@ -267,11 +272,11 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
     const std::shared_ptr<GridState> grid =
         make_grid_state(std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .max_bytes = groups.two_level_max_bytes.value_or(0),
+                         .max_bytes = max_bytes,
                          .order = flat_order(*layout.grid, ranks)});
-    groups.lanes.push_back({make_grid_group(std::move(group), grid), grid});
+    lanes.push_back({make_grid_group(std::move(group), grid), grid});
   }
-  return groups;
+  return lanes;
 }
 
 Result<std::shared_ptr<OutputBuffer>> HostPlane::allocate(std::size_t bytes,

@@ -38,7 +38,8 @@ class HostPlane final : public Plane {
   void remove_process_set(std::uint32_t process_set) override { sets_.erase(process_set); }
   /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
   Result<bool> make_groups() override;
-  PlaneGroups* groups(std::uint32_t process_set) override;
+  PlaneLanes* lanes(std::uint32_t process_set) override;
+  PlaneFacts facts(std::uint32_t process_set) const override;
   std::optional<Grid> grid_of(const std::vector<std::int32_t>& ranks) const override {
     return layout_of(ranks).grid;
   }
@@ -58,8 +59,8 @@ class HostPlane final : public Plane {
   /// A set that this rank is a member of.
   struct Set {
     std::vector<std::int32_t> ranks;
-    ShmSegment segment;                 // Under the groups.
-    std::optional<PlaneGroups> groups;  // Absent while being made.
+    ShmSegment segment;               // Under the groups.
+    std::optional<PlaneLanes> lanes;  // Absent while being made.
   };
   /// What the groups of a set are made of. The same on all ranks, but for what is on this host.
   struct Layout {
@@ -78,7 +79,7 @@ class HostPlane final : public Plane {
   Result<bool> try_finish(std::uint32_t process_set, Set& set);
   Result<bool> send_pending();
   Result<bool> receive_pending();
-  PlaneGroups make_lanes(std::uint32_t process_set, const Set& set, const Layout& layout) const;
+  PlaneLanes make_lanes(std::uint32_t process_set, const Set& set, const Layout& layout) const;
   std::unique_ptr<Group> make_shm(std::span<std::byte> memory,
                                   const std::vector<std::int32_t>& ranks) const;
   std::unique_ptr<Group> make_net(std::uint32_t process_set,

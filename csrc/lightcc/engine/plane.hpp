@@ -28,38 +28,23 @@
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/operation.hpp"
+#include "lightcc/engine/route.hpp"
 
 namespace lightcc {
 
 struct Membership;
 
-/// The groups of one process set. All planes have the levels of the host's, so that tensors are
-/// cut alike on all when they are compressed.
-struct PlaneGroups {
-  struct Lane {
-    std::unique_ptr<Group> group;
-    std::shared_ptr<GridState> grid;  ///< For compression; null: there are no levels.
-    /// As CompressedLevels::shards: `grid` is the host plane's. It goes before that.
-    std::unique_ptr<Group> shards = nullptr;
-    /// The same where compression runs on the tensors' device, and shards stay there.
-    std::unique_ptr<Group> device_shards = nullptr;
-  };
-
-  std::vector<Lane> lanes;
-  bool ends_unheard = false;        ///< Nobody rings when a Work of theirs can go on.
-  const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
-  /// What is larger runs flat; none: everything does.
-  std::optional<std::uint64_t> two_level_max_bytes;
-  /// On two levels it runs all-reduces alone, and shards go by way of the host between blocks: its
-  /// lanes have both kinds of shards. All that is compressed runs so.
-  bool stages_shards = false;
-
-  bool runs_on_two_levels(OpType op, std::uint64_t bytes) const {
-    return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes &&
-           (op == OpType::kAllreduce || !stages_shards) && !is_transfer(op) &&
-           op != OpType::kAlltoall;
-  }
+/// The groups of one lane of a process set. All planes have the levels of the host's, so that
+/// tensors are cut alike on all when they are compressed.
+struct PlaneLane {
+  std::unique_ptr<Group> group;
+  std::shared_ptr<GridState> grid;  ///< For compression; null: there are no levels.
+  /// As CompressedLevels::shards: `grid` is the host plane's. It goes before that.
+  std::unique_ptr<Group> shards = nullptr;
+  /// The same where compression runs on the tensors' device, and shards stay there.
+  std::unique_ptr<Group> device_shards = nullptr;
 };
+using PlaneLanes = std::vector<PlaneLane>;
 
 class Plane {
  public:
@@ -70,13 +55,10 @@ class Plane {
 
   virtual MemoryKind memory_kind() const = 0;
 
-  // Buckets. What is not run here is staged, where there is a Staging of this kind of memory.
+  // Buckets. (route.hpp)
 
-  /// Whether it runs buckets with such tensors. The same on all ranks.
-  virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
-  /// Whether its buckets must begin in the order of their announcements, on all lanes and process
-  /// sets. One on two levels then ends before the next one begins, as it begins again and again.
-  virtual bool begins_in_order() const { return false; }
+  /// Whether its groups run buckets with such tensors. The same on all ranks.
+  virtual bool runs(const Signature& /*signature*/) const { return true; }
   /// Has the device wait for `inputs` before what the groups start next. False: it cannot, and they
   /// are waited for on the host.
   virtual bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& /*inputs*/) {
@@ -104,7 +86,9 @@ class Plane {
     return std::nullopt;
   }
   /// Null: they are not made yet, or this rank is no member. Valid until the set is removed.
-  virtual PlaneGroups* groups(std::uint32_t id) = 0;
+  virtual PlaneLanes* lanes(std::uint32_t id) = 0;
+  /// Of a set that was added and that this rank is a member of. The same on all of them.
+  virtual PlaneFacts facts(std::uint32_t id) const = 0;
 
   // Memory of this kind.
 

@@ -59,15 +59,6 @@ Result<Planes> Planes::make(Membership& world,
   return all;
 }
 
-Planes::Way Planes::way(const Signature& signature, bool is_compressed) const {
-  Plane* const own = planes_[index_of(signature.memory)].get();
-  Staging* const staging = staging_[index_of(signature.memory)].get();
-  if (own != nullptr && (staging == nullptr || own->runs(signature, is_compressed))) {
-    return {.plane = *own, .staging = nullptr};
-  }
-  return {.plane = *host_, .staging = staging};
-}
-
 const char* Planes::makes_groups_unheard() const {
   for (const auto& plane : planes_) {
     if (plane != nullptr && plane->makes_groups_unheard() != nullptr) {
@@ -114,19 +105,24 @@ Result<bool> Planes::make_groups() {
   return lost.ok() ? Result<bool>(moved) : lost;
 }
 
-bool Planes::get_groups(std::uint32_t id, Groups& groups) {
+bool Planes::get_lanes(std::uint32_t id, Lanes& lanes) {
   for (std::size_t kind = 0; kind < planes_.size(); ++kind) {
-    groups[kind] = planes_[kind] == nullptr ? nullptr : planes_[kind]->groups(id);
-    if (planes_[kind] != nullptr && groups[kind] == nullptr) {
+    lanes[kind] = planes_[kind] == nullptr ? nullptr : planes_[kind]->lanes(id);
+    if (planes_[kind] != nullptr && lanes[kind] == nullptr) {
       return false;
     }
   }
-  for (std::size_t kind = 0; kind < staging_.size(); ++kind) {
-    if (staging_[kind] != nullptr && groups[kind] == nullptr) {
-      groups[kind] = groups[index_of(MemoryKind::kHost)];
+  return true;
+}
+
+Planes::Facts Planes::facts(std::uint32_t id) const {
+  Facts facts;
+  for (std::size_t kind = 0; kind < planes_.size(); ++kind) {
+    if (planes_[kind] != nullptr) {
+      facts[kind] = planes_[kind]->facts(id);
     }
   }
-  return true;
+  return facts;
 }
 
 }  // namespace lightcc

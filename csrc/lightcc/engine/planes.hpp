@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lightcc/base/knobs.hpp"
@@ -21,8 +22,9 @@ namespace lightcc {
 /// Thread: the one that drives the progress loop, but for serves().
 class Planes {
  public:
-  /// The groups of a process set by memory kind; null where nothing serves that.
-  using Groups = std::array<PlaneGroups*, kMemoryKindCount>;
+  /// The groups of a process set by memory kind; null where no plane serves that.
+  using Lanes = std::array<PlaneLanes*, kMemoryKindCount>;
+  using Facts = std::array<std::optional<PlaneFacts>, kMemoryKindCount>;
 
   /// The host's, and what the options' makers make. `world` outlives them. `joining`: null for a
   /// world of one rank. Errors: of the makers; kInvalidArgument when two planes, or two stagings,
@@ -35,16 +37,9 @@ class Planes {
   bool serves(MemoryKind kind) const {
     return planes_[index_of(kind)] != nullptr || staging_[index_of(kind)] != nullptr;
   }
-  /// What a bucket of a kind that is served runs on.
-  struct Way {
-    Plane& plane;
-    Staging* staging;  ///< By way of the host's plane; null: on the kind's own.
-    /// Of the plane.
-    MemoryKind kind() const { return plane.memory_kind(); }
-  };
-  /// Of buckets whose first tensor is such. The same on all ranks.
-  Way way(const Signature& signature, bool is_compressed) const;
   HostPlane& host() const { return *host_; }
+  /// Of a kind of memory; null: there is none.
+  Plane* plane(MemoryKind kind) const { return planes_[index_of(kind)].get(); }
   /// Of a kind of memory; null: there is none.
   Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
   /// What make_groups() of one of them may wait for unheard; null: nothing.
@@ -54,8 +49,9 @@ class Planes {
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks);
   void remove_process_set(std::uint32_t id);
   Result<bool> make_groups();
-  /// Sets `groups` once every plane has made those of the set; false before.
-  bool get_groups(std::uint32_t id, Groups& groups);
+  /// Sets `lanes` once every plane has made the groups of the set; false before.
+  bool get_lanes(std::uint32_t id, Lanes& lanes);
+  Facts facts(std::uint32_t id) const;
 
   static std::size_t index_of(MemoryKind kind) { return static_cast<std::size_t>(kind); }
 

@@ -1,8 +1,6 @@
 #include "lightcc/engine/staged_bucket.hpp"
 
-#include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -17,10 +15,6 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t byte_count(const std::vector<std::int64_t>& shape, DataType dtype) {
   return static_cast<std::size_t>(element_count(shape)) * element_size(dtype);
-}
-
-std::size_t all_bytes(const std::vector<std::size_t>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
 }
 
 bool has_result_of_its_shape(OpType op) {
@@ -43,8 +37,9 @@ InFlight copy_of(const InFlight& original, std::byte* copy) {
 /// All of it at once.
 class WholeBucket final : public StagedWork {
  public:
-  WholeBucket(Bucket& bucket, const BucketSite& host, Staging& staging)
-      : bucket_(bucket), host_(host), staging_(staging) {
+  WholeBucket(Bucket& bucket, Algorithm algorithm, const BucketSite& site)
+      : bucket_(bucket), algorithm_(algorithm), host_(site), staging_(*site.devices) {
+    host_.devices = nullptr;  // That of the copies.
     begin_inputs();
   }
 
@@ -59,6 +54,7 @@ class WholeBucket final : public StagedWork {
   enum class Stage : std::uint8_t { kInputs, kCollective, kOutputs, kDone };
 
   Bucket& bucket_;
+  Algorithm algorithm_;
   BucketSite host_;
   Staging& staging_;
   std::vector<InFlight> operations_;  // Of the copies.
@@ -98,7 +94,7 @@ Status WholeBucket::begin_collective() {
       copy.operation = &operations_.emplace_back(copy_of(*original.operation, data));
     }
   }
-  LIGHTCC_ASSIGN_OR_RETURN(collective_, start_bucket(copies_, host_));
+  LIGHTCC_ASSIGN_OR_RETURN(collective_, start_bucket(copies_, algorithm_, host_));
   return {};
 }
 
@@ -146,76 +142,22 @@ Result<Progress> WholeBucket::advance() {
   return Progress::kDone;
 }
 
-/// Compressed where its tensors lie: nothing but lists is copied.
-class BucketOnDevices final : public StagedWork {
- public:
-  BucketOnDevices(std::unique_ptr<Work> work, std::vector<const TopkKernels*> kernels)
-      : kernels_(std::move(kernels)), work_(std::move(work)) {}
-
-  Result<Progress> advance() override { return work_->advance(); }
-  bool is_copying() const override {
-    return std::ranges::any_of(kernels_,
-                               [](const TopkKernels* kernels) { return kernels->is_busy(); });
-  }
-
- private:
-  std::vector<const TopkKernels*> kernels_;
-  std::unique_ptr<Work> work_;
-};
-
-Result<std::unique_ptr<StagedWork>> start_on_devices(Bucket& bucket,
-                                                     const BucketSite& host,
-                                                     Staging& staging,
-                                                     CompressedEntries entries) {
-  std::vector<TensorSpan> spans;
-  std::vector<const TopkKernels*> kernels;
-  for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
-    BucketTensor& tensor = bucket.tensors[i];
-    const TensorRef& input = tensor.operation->operation.input;
-    LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
-                             output_for(tensor, tensor.signature().shape, [&](std::size_t bytes) {
-                               return staging.allocate(bytes, input.memory.device);
-                             }));
-    spans.push_back({.in = static_cast<const std::byte*>(input.data),
-                     .out = out,
-                     .count = entries[i]->elements});
-    kernels.push_back(entries[i]->kernels);
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(
-      std::unique_ptr<Work> work,
-      start_compressed(bucket,
-                       spans,
-                       reduction_of(bucket.tensors.front().signature(), host.members.size()),
-                       host,
-                       std::move(entries)));
-  return std::unique_ptr<StagedWork>(
-      std::make_unique<BucketOnDevices>(std::move(work), std::move(kernels)));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
-                                                        const BucketSite& host,
-                                                        Staging& staging,
-                                                        std::size_t piece_bytes) {
-  const std::optional<Reduction> reduction = elementwise_reduction(bucket, host);
-  if (reduction.has_value() && piece_bytes > 0 && byte_count(bucket) > piece_bytes) {
-    return start_in_pieces(bucket, *reduction, host, staging, piece_bytes);
-  }
-  if (auto entries = entries_on_devices(bucket, host); entries.has_value()) {
-    return start_on_devices(bucket, host, staging, std::move(*entries));
-  }
-  const BucketTensor& first = bucket.tensors.front();
-  if (piece_bytes > 0 && first.operation != nullptr) {
-    const OpType op = first.signature().op;
-    if (op == OpType::kBroadcast && byte_count(bucket) > piece_bytes) {
-      return start_broadcast_in_pieces(bucket, host, staging, piece_bytes);
-    }
-    if (op == OpType::kAllgather && all_bytes(gathered_bytes(first)) > piece_bytes) {
-      return start_allgather_in_pieces(bucket, host, staging, piece_bytes);
+                                                        const Route& route,
+                                                        const BucketSite& site) {
+  if (route.algorithm == Algorithm::kCompressed) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> work,
+                             start_compressed_on_devices(bucket, site));
+    if (work != nullptr) {
+      return work;
     }
   }
-  return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, host, staging));
+  if (route.piece_bytes > 0) {
+    return start_in_pieces(bucket, site, route.piece_bytes);
+  }
+  return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, route.algorithm, site));
 }
 
 }  // namespace lightcc

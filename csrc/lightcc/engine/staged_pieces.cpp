@@ -138,6 +138,96 @@ std::unique_ptr<Work> start_sum(Group& group,
   return group.allreduce({{data, data, block.bytes / element_size(reduction.dtype)}}, reduction);
 }
 
+Result<std::unique_ptr<StagedWork>> allreduce_in_pieces(Bucket& bucket,
+                                                        const BucketSite& site,
+                                                        std::size_t piece_bytes) {
+  const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
+  const std::size_t element_bytes = element_size(reduction.dtype);
+  std::vector<StagedPart> tensors;
+  tensors.reserve(bucket.tensors.size());
+  for (BucketTensor& tensor : bucket.tensors) {
+    const std::vector<std::int64_t>& shape = tensor.signature().shape;
+    StagedPart& part = tensors.emplace_back();
+    part.bytes = static_cast<std::size_t>(element_count(shape)) * element_bytes;
+    if (tensor.operation != nullptr) {
+      const TensorRef& input = tensor.operation->operation.input;
+      part.from = static_cast<const std::byte*>(input.data);
+      part.device = input.memory.device;
+      LIGHTCC_ASSIGN_OR_RETURN(part.to, output_for(tensor, shape, [&](std::size_t bytes) {
+                                 return site.devices->allocate(bytes, input.memory.device);
+                               }));
+    }
+  }
+  Group& group = site.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      std::make_unique<PieceCutter>(std::move(tensors), element_bytes, piece_bytes),
+      false,
+      [&group, reduction](const StagedBlock& block) { return start_sum(group, block, reduction); },
+      *site.devices));
+}
+
+Result<std::unique_ptr<StagedWork>> broadcast_in_pieces(Bucket& bucket,
+                                                        const BucketSite& site,
+                                                        std::size_t piece_bytes) {
+  BucketTensor& tensor = bucket.tensors.front();
+  const Signature& signature = tensor.signature();
+  const auto bytes = static_cast<std::size_t>(byte_count(bucket));
+  const auto root = static_cast<int>(std::ranges::find(site.members, signature.root_or_peer) -
+                                     site.members.begin());
+  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins a broadcast.
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                           output_for(tensor, signature.shape, [&](std::size_t size) {
+                             return site.devices->allocate(size, input.memory.device);
+                           }));
+  StagedPart part{.device = input.memory.device, .bytes = bytes};
+  Group& group = site.group().group_for(bytes);
+  if (group.rank() == root) {
+    part.from = static_cast<const std::byte*>(input.data);
+    part.to = out == input.data ? nullptr : out;
+  } else {
+    part.to = out;
+  }
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      std::make_unique<PieceCutter>(
+          std::vector<StagedPart>{part}, element_size(signature.dtype), piece_bytes),
+      true,
+      [&group, root](const StagedBlock& block) {
+        return group.broadcast(block.host.get(), block.bytes, root);
+      },
+      *site.devices));
+}
+
+Result<std::unique_ptr<StagedWork>> allgather_in_pieces(Bucket& bucket,
+                                                        const BucketSite& site,
+                                                        std::size_t piece_bytes) {
+  BucketTensor& tensor = bucket.tensors.front();
+  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins an all-gather.
+  std::vector<std::size_t> members = gathered_bytes(tensor);
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                           output_for(tensor, gathered_shape(tensor), [&](std::size_t size) {
+                             return site.devices->allocate(size, input.memory.device);
+                           }));
+  const std::size_t all = std::accumulate(members.begin(), members.end(), std::size_t{0});
+  Group& group = site.group().group_for(all);
+  const auto own = static_cast<std::size_t>(group.rank());
+  const StagedPart whole{.from = static_cast<const std::byte*>(input.data),
+                         .to = out,
+                         .device = input.memory.device,
+                         .bytes = all};
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      std::make_unique<SliceCutter>(std::move(members), own, whole, piece_bytes),
+      true,
+      [&group, own](const StagedBlock& block) {
+        std::vector<std::size_t> bytes;
+        bytes.reserve(block.parts.size());
+        for (const StagedPart& part : block.parts) {
+          bytes.push_back(part.bytes);
+        }
+        return group.allgather(block.at(block.parts[own]), block.host.get(), std::move(bytes));
+      },
+      *site.devices));
+}
+
 }  // namespace
 
 PieceCutter::PieceCutter(std::vector<StagedPart> tensors,
@@ -217,96 +307,16 @@ StagedBlock SliceCutter::next() {
 }
 
 Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
-                                                    const Reduction& reduction,
-                                                    const BucketSite& host,
-                                                    Staging& staging,
+                                                    const BucketSite& site,
                                                     std::size_t piece_bytes) {
-  const std::size_t element_bytes = element_size(reduction.dtype);
-  std::vector<StagedPart> tensors;
-  tensors.reserve(bucket.tensors.size());
-  for (BucketTensor& tensor : bucket.tensors) {
-    const std::vector<std::int64_t>& shape = tensor.signature().shape;
-    StagedPart& part = tensors.emplace_back();
-    part.bytes = static_cast<std::size_t>(element_count(shape)) * element_bytes;
-    if (tensor.operation != nullptr) {
-      const TensorRef& input = tensor.operation->operation.input;
-      part.from = static_cast<const std::byte*>(input.data);
-      part.device = input.memory.device;
-      LIGHTCC_ASSIGN_OR_RETURN(part.to, output_for(tensor, shape, [&](std::size_t bytes) {
-                                 return staging.allocate(bytes, input.memory.device);
-                               }));
-    }
+  switch (bucket.tensors.front().signature().op) {
+    case OpType::kBroadcast:
+      return broadcast_in_pieces(bucket, site, piece_bytes);
+    case OpType::kAllgather:
+      return allgather_in_pieces(bucket, site, piece_bytes);
+    default:
+      return allreduce_in_pieces(bucket, site, piece_bytes);
   }
-  Group& group = host.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
-      std::make_unique<PieceCutter>(std::move(tensors), element_bytes, piece_bytes),
-      false,
-      [&group, reduction](const StagedBlock& block) { return start_sum(group, block, reduction); },
-      staging));
-}
-
-Result<std::unique_ptr<StagedWork>> start_broadcast_in_pieces(Bucket& bucket,
-                                                              const BucketSite& host,
-                                                              Staging& staging,
-                                                              std::size_t piece_bytes) {
-  BucketTensor& tensor = bucket.tensors.front();
-  const Signature& signature = tensor.signature();
-  const auto bytes = static_cast<std::size_t>(byte_count(bucket));
-  const auto root = static_cast<int>(std::ranges::find(host.members, signature.root_or_peer) -
-                                     host.members.begin());
-  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins a broadcast.
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
-                           output_for(tensor, signature.shape, [&](std::size_t size) {
-                             return staging.allocate(size, input.memory.device);
-                           }));
-  StagedPart part{.device = input.memory.device, .bytes = bytes};
-  Group& group = host.group().group_for(bytes);
-  if (group.rank() == root) {
-    part.from = static_cast<const std::byte*>(input.data);
-    part.to = out == input.data ? nullptr : out;
-  } else {
-    part.to = out;
-  }
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
-      std::make_unique<PieceCutter>(
-          std::vector<StagedPart>{part}, element_size(signature.dtype), piece_bytes),
-      true,
-      [&group, root](const StagedBlock& block) {
-        return group.broadcast(block.host.get(), block.bytes, root);
-      },
-      staging));
-}
-
-Result<std::unique_ptr<StagedWork>> start_allgather_in_pieces(Bucket& bucket,
-                                                              const BucketSite& host,
-                                                              Staging& staging,
-                                                              std::size_t piece_bytes) {
-  BucketTensor& tensor = bucket.tensors.front();
-  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins an all-gather.
-  std::vector<std::size_t> members = gathered_bytes(tensor);
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
-                           output_for(tensor, gathered_shape(tensor), [&](std::size_t size) {
-                             return staging.allocate(size, input.memory.device);
-                           }));
-  const std::size_t all = std::accumulate(members.begin(), members.end(), std::size_t{0});
-  Group& group = host.group().group_for(all);
-  const auto own = static_cast<std::size_t>(group.rank());
-  const StagedPart whole{.from = static_cast<const std::byte*>(input.data),
-                         .to = out,
-                         .device = input.memory.device,
-                         .bytes = all};
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
-      std::make_unique<SliceCutter>(std::move(members), own, whole, piece_bytes),
-      true,
-      [&group, own](const StagedBlock& block) {
-        std::vector<std::size_t> bytes;
-        bytes.reserve(block.parts.size());
-        for (const StagedPart& part : block.parts) {
-          bytes.push_back(part.bytes);
-        }
-        return group.allgather(block.at(block.parts[own]), block.host.get(), std::move(bytes));
-      },
-      staging));
 }
 
 }  // namespace lightcc

@@ -74,24 +74,11 @@ class SliceCutter final : public PieceSource {
   std::size_t next_ = 0;
 };
 
-/// `reduction`: elementwise_reduction() of the bucket. Otherwise as start_staged_bucket(). Errors:
-/// of output_for().
+/// Starts an all-reduce whose elements are combined each on its own, a broadcast or an all-gather.
+/// Of a broadcast only the root copies to the host; an all-gather may be of any sizes. Otherwise as
+/// start_staged_bucket(). Errors: of output_for().
 Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
-                                                    const Reduction& reduction,
-                                                    const BucketSite& host,
-                                                    Staging& staging,
+                                                    const BucketSite& site,
                                                     std::size_t piece_bytes);
-
-/// The same for a broadcast. Only its root copies to the host.
-Result<std::unique_ptr<StagedWork>> start_broadcast_in_pieces(Bucket& bucket,
-                                                              const BucketSite& host,
-                                                              Staging& staging,
-                                                              std::size_t piece_bytes);
-
-/// The same for an all-gather, of any sizes.
-Result<std::unique_ptr<StagedWork>> start_allgather_in_pieces(Bucket& bucket,
-                                                              const BucketSite& host,
-                                                              Staging& staging,
-                                                              std::size_t piece_bytes);
 
 }  // namespace lightcc

@@ -24,7 +24,7 @@ LIGHTCC_EXPORT std::unique_ptr<Group> make_staged_shards(std::shared_ptr<GridSta
                                                          Staging& staging,
                                                          std::int32_t device);
 
-/// For PlaneGroups::Lane::device_shards. The same, but the member's own result and input are of the
+/// For PlaneLane::device_shards. The same, but the member's own result and input are of the
 /// GPU's memory, too, so that nothing is copied.
 LIGHTCC_EXPORT std::unique_ptr<Group> make_device_shards(std::shared_ptr<GridState> host,
                                                          std::unique_ptr<Group> block);

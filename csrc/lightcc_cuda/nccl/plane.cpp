@@ -39,10 +39,7 @@ class NcclPlane final : public Plane {
         device_(device) {}
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
-  bool runs(const Signature& signature, bool is_compressed) const override {
-    return is_for_nccl(signature) && (!is_compressed || has_levels(signature.process_set));
-  }
-  bool begins_in_order() const override { return true; }
+  bool runs(const Signature& signature) const override { return is_for_nccl(signature); }
   bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs) override {
     return comms_->begin_behind(inputs);
   }
@@ -111,10 +108,17 @@ class NcclPlane final : public Plane {
     return moved;
   }
 
-  PlaneGroups* groups(std::uint32_t id) override {
+  PlaneLanes* lanes(std::uint32_t id) override {
     const auto found = sets_.find(id);
     return found == sets_.end() || !found->second.groups.has_value() ? nullptr
                                                                      : &*found->second.groups;
+  }
+  PlaneFacts facts(std::uint32_t id) const override {
+    PlaneFacts facts{.flat_name = "NCCL", .has_queue = true};
+    if (sets_.at(id).position.has_value()) {
+      facts.two_level_max_bytes = two_level_max_bytes_;
+    }
+    return facts;
   }
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
@@ -149,7 +153,7 @@ class NcclPlane final : public Plane {
     int rank = 0;                          // Its place among them.
     std::optional<GridPosition> position;  // Where it has two levels.
     std::vector<LaneComms> lanes;
-    std::optional<PlaneGroups> groups;  // Absent while being made.
+    std::optional<PlaneLanes> groups;  // Absent while being made.
   };
 
   static Result<bool> are_made(const Set& set) {
@@ -166,39 +170,28 @@ class NcclPlane final : public Plane {
 
   Result<bool> try_finish(std::uint32_t id, Set& set) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool made, are_made(set));
-    PlaneGroups* const host = host_.groups(id);
+    PlaneLanes* const host = host_.lanes(id);
     if (!made || host == nullptr) {
       return false;
     }
-    PlaneGroups& groups = set.groups.emplace();
-    groups.flat_algorithm = "NCCL";
-    groups.ends_unheard = true;
-    if (set.position.has_value()) {
-      groups.two_level_max_bytes = two_level_max_bytes_;
-      groups.stages_shards = true;
-    }
+    PlaneLanes& groups = set.groups.emplace();
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const LaneComms& comms = set.lanes[lane];
       std::unique_ptr<Group> group =
           make_nccl_group(*comms_, comms.flat, set.rank, static_cast<int>(set.ranks.size()));
       if (!set.position.has_value()) {
-        groups.lanes.emplace_back().group = std::move(group);
+        groups.emplace_back().group = std::move(group);
         continue;
       }
-      const std::shared_ptr<GridState>& grid = host->lanes[lane].grid;
+      const std::shared_ptr<GridState>& grid = (*host)[lane].grid;
       group = on_two_levels(std::move(group), *set.position, comms.block, grid);
-      groups.lanes.push_back(
+      groups.push_back(
           {std::move(group),
            grid,
            make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_),
            make_device_shards(grid, block_group(*set.position, comms.block))});
     }
     return true;
-  }
-
-  bool has_levels(std::uint32_t id) const {
-    const auto found = sets_.find(id);
-    return found != sets_.end() && found->second.position.has_value();
   }
 
   std::unique_ptr<Group> block_group(const GridPosition& position,

@@ -170,9 +170,16 @@ class NetPlane final : public Plane {
   }
   void remove_process_set(std::uint32_t id) override { sets_.erase(id); }
   Result<bool> make_groups() override { return false; }
-  PlaneGroups* groups(std::uint32_t id) override {
+  PlaneLanes* lanes(std::uint32_t id) override {
     const auto found = sets_.find(id);
     return found == sets_.end() ? nullptr : &found->second;
+  }
+  PlaneFacts facts(std::uint32_t id) const override {
+    PlaneFacts facts{.flat_name = "NET"};
+    if (sets_.at(id).front().grid != nullptr) {
+      facts.two_level_max_bytes = GridGroupOptions().max_bytes;
+    }
+    return facts;
   }
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes,
@@ -193,19 +200,17 @@ class NetPlane final : public Plane {
   TopkKernels& topk_kernels() override { return kernels_; }
 
  private:
-  PlaneGroups make(std::uint32_t id, const Ranks& ranks) const {
+  PlaneLanes make(std::uint32_t id, const Ranks& ranks) const {
     const auto grid = choose_grid(ranks, world_.host_of, true, intra_size_).grid;
-    PlaneGroups groups;
-    groups.flat_algorithm = "NET";
+    PlaneLanes groups;
     for (std::uint32_t lane = 0; lane < lanes_; ++lane) {
       std::unique_ptr<Group> group = net(id, kFlatLane + lane, ranks);
       std::shared_ptr<GridState> state;
       if (grid.has_value()) {
-        groups.two_level_max_bytes = GridGroupOptions().max_bytes;
         state = make_grid_state(levels_of(id, lane, *grid), {.order = order_of(*grid, ranks)});
         group = make_grid_group(std::move(group), state);
       }
-      groups.lanes.push_back({std::move(group), state});
+      groups.push_back({std::move(group), state});
     }
     return groups;
   }
@@ -254,7 +259,7 @@ class NetPlane final : public Plane {
   SimdLevel simd_;
   std::shared_ptr<NetPlaneUse> use_;
   LateKernels kernels_;
-  std::map<std::uint32_t, PlaneGroups> sets_;
+  std::map<std::uint32_t, PlaneLanes> sets_;
 };
 
 }  // namespace
