@@ -118,8 +118,9 @@ Result<bool> Core::try_step() {
   return moved;
 }
 
-Duration Core::time_to_tick() const {
-  return std::max<Duration>(control_->deadline() - clock_.now(), Duration::zero());
+Duration Core::time_to_look() const {
+  const auto to_tick = std::max<Duration>(control_->deadline() - clock_.now(), Duration::zero());
+  return std::min(to_tick, executor_->time_to_look());
 }
 
 bool Core::prepare_to_sleep() {

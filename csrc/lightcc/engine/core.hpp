@@ -21,13 +21,14 @@
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/one_shot_allreduce.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/engine/progress_loop.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/engine/waker.hpp"
 
 namespace lightcc {
 
-/// Thread: one at a time (World's drive mutex), unless said otherwise.
-class Core {
+/// Thread: one at a time (ProgressLoop's mutex), unless said otherwise.
+class Core final : public Driven {
  public:
   /// `operations` and `clock` outlive the core. `joining`: null for a world of one rank.
   static Result<std::unique_ptr<Core>> make(Membership world,
@@ -36,26 +37,19 @@ class Core {
                                             const Clock& clock,
                                             OperationTable& operations);
 
-  /// Does what can be done now. True when anything moved.
-  bool step();
-  /// Somebody may have woken this rank: the next step looks at every descriptor.
-  void note_wakeup() { look_at_descriptors_ = true; }
-  /// True while buckets run or operations wait: a reason to look again soon.
-  bool busy() const { return !executor_->idle() || !operations_.empty(); }
-  /// For a driver that is about to sleep, or to leave: from now on peers ring, and the waker's
-  /// descriptors tell of everything else. False: something moved meanwhile, so step() again.
-  bool prepare_to_sleep();
-  /// How long nothing needs to happen by itself.
-  Duration time_to_tick() const;
+  bool step() override;
+  void note_wakeup() override { look_at_descriptors_ = true; }
+  bool busy() const override { return !executor_->idle() || !operations_.empty(); }
+  bool prepare_to_sleep() override;
+  Duration time_to_look() const override;
+  bool over() const override { return over_.load(std::memory_order_acquire); }
+  Waker& waker() override { return *waker_; }
 
-  Waker& waker() { return *waker_; }
   Executor& executor() { return *executor_; }
   const Topology& topology() const { return world_.topology; }
 
   /// Asks rank 0 to end the world. Thread: any.
   void request_leave() { leave_requested_.store(true, std::memory_order_release); }
-  /// The world is over, in one way or the other. Thread: any.
-  bool over() const { return over_.load(std::memory_order_acquire); }
   /// It is over because of an error, not because a rank left. Thread: any.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// After an end in good order: reads the control sockets to their ends, until `deadline` at most.

@@ -27,7 +27,7 @@ namespace lightcc {
 /// The file of `rank` where all ranks write: "trace.json", "trace.rank1.json", ...
 std::string timeline_path(const std::string& path, int rank);
 
-/// Thread: one at a time (World's drive mutex), but for is_on().
+/// Thread: one at a time (ProgressLoop's mutex), but for is_on().
 class Timeline final : public ControlObserver {
  public:
   /// `clock` outlives it.

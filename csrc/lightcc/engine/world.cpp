@@ -1,23 +1,8 @@
-// Who drives the progress loop.
-//
-// Each World has one thread of its own. It sleeps until something happens, steps the core until
-// nothing moves, and sleeps again. A thread that waits for a handle takes the loop over instead of
-// sleeping until the own thread has done its work (a hand-over between threads costs more than a
-// small collective). Whoever holds drive_mutex_ drives; the own thread holds it only while awake,
-// and gives it up when a waiting thread wants it. Before the loop is left without a driver the
-// SleepWord is raised, so that peers ring, and the core is stepped once more.
-//
-// Completions run after drive_mutex_ is given up, on the thread that drove: meanwhile another may
-// drive. A handle is a completion of the engine's own, which only sets a flag, so it costs none of
-// that.
 #include "lightcc/engine/world.hpp"
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "lightcc/base/log.hpp"
@@ -25,6 +10,7 @@
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/handle_on_device.hpp"
+#include "lightcc/engine/progress_loop.hpp"
 #include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/submission.hpp"
 #include "lightcc/engine/world_compression.hpp"
@@ -37,15 +23,8 @@ std::atomic<bool> dead_in_child{false};
 // Worlds that exist in this process: a child forked while there are none may have its own.
 std::atomic<int> worlds_alive{0};
 
-// How often a waiting thread asks whether it was interrupted.
-constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
 // How long to wait for other hosts to close their ends of a world that ended in good order.
 constexpr Duration kFarewell = std::chrono::seconds(2);
-// How often the own thread of a world that is over looks whether it may end.
-constexpr Duration kOverInterval = std::chrono::milliseconds(500);
-// How often one that waits while another one drives looks what devices have finished.
-constexpr Duration kDeviceInterval = std::chrono::milliseconds(1);
-
 // What the environment asks for from the start.
 std::optional<TimelineOptions> timeline_asked_for(const Knobs& knobs) {
   const bool all_ranks = !knobs.timeline_of_all.empty();
@@ -67,7 +46,7 @@ class WorldImpl final : public World {
     if (dead_in_child.load(std::memory_order_relaxed)) {
       // The thread does not exist here and the descriptors are closed: nothing to undo.
       (void)core_.release();
-      (void)thread_.release();
+      (void)loop_.release();
       return;
     }
     (void)shutdown();
@@ -97,7 +76,7 @@ class WorldImpl final : public World {
     }
     started = give_up(joining, started);
     if (core_ != nullptr) {
-      const MutexLock lock(drive_mutex_);
+      const MutexLock lock(loop_->mutex());
       core_->fail(started);  // So that nobody waits for this rank, nor it for them.
     }
     return started;
@@ -144,7 +123,7 @@ class WorldImpl final : public World {
     }
     while (!is_done()) {
       LIGHTCC_RETURN_IF_ERROR(check_alive());
-      help(is_done, handle.get());
+      loop_->help(is_done, handle.get());
       if (interrupted && !is_done() && interrupted()) {
         return make_error(ErrorCode::kTimeout, "the wait was interrupted");
       }
@@ -186,14 +165,14 @@ class WorldImpl final : public World {
     stats.operations = operations_.completed();
     stats.payload_bytes = operations_.payload_bytes();
     stats.in_flight = operations_.in_flight();
-    stats.sleeps = sleeps_.load(std::memory_order_relaxed);
-    const MutexLock lock(drive_mutex_);
+    stats.sleeps = loop_->sleeps();
+    const MutexLock lock(loop_->mutex());
     core_->fill_stats(stats);
     return stats;
   }
 
   std::optional<GridPosition> compression_position(std::uint32_t process_set) const override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return core_->executor().topk_position(process_set);
   }
 
@@ -203,34 +182,34 @@ class WorldImpl final : public World {
   }
 
   Result<std::vector<SavedCompression>> save_compression() const override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return lightcc::save_compression(core_->executor().topk());
   }
 
   Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return core_->executor().topk().check({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status load_compression(const SavedCompression& saved) override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return core_->executor().topk().load({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status scale_compression(double factor,
                            std::uint32_t process_set,
                            const std::vector<std::string>& names) override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return lightcc::scale_compression(core_->executor().topk(), factor, process_set, names);
   }
 
   Status start_timeline(const TimelineOptions& options) override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     return core_->start_timeline(options);
   }
 
   void stop_timeline() override {
-    const MutexLock lock(drive_mutex_);
+    const MutexLock lock(loop_->mutex());
     core_->stop_timeline();
   }
 
@@ -238,7 +217,7 @@ class WorldImpl final : public World {
   bool failed() const override { return core_->failed(); }
 
   Status shutdown() override {
-    if (thread_ == nullptr || !check_alive().ok()) {
+    if (loop_ == nullptr || !loop_->has_thread() || !check_alive().ok()) {
       return {};
     }
     if (is_in_completion()) {
@@ -252,20 +231,13 @@ class WorldImpl final : public World {
         clock_.now() + std::chrono::duration_cast<Duration>(
                            std::chrono::duration<double>(2 * options_.knobs.peer_timeout_s));
     while (!core_->over() && clock_.now() < deadline) {
-      help([&] { return core_->over(); }, nullptr);
+      loop_->help([&] { return core_->over(); }, nullptr);
     }
     if (!core_->over()) {
-      const MutexLock lock(drive_mutex_);
+      const MutexLock lock(loop_->mutex());
       core_->fail(make_error(ErrorCode::kTimeout, "no other rank answered the shutdown"));
     }
-    stop_.store(true, std::memory_order_release);
-    core_->waker().wake();
-    thread_->join();
-    thread_.reset();
-    run_completions();
-    while (completing_threads_.load(std::memory_order_acquire) > 0) {
-      operations_.wait_for_change(never(), kInterruptInterval);
-    }
+    loop_->stop_thread();
     stop_timeline();
     core_->read_to_the_end(clock_.now() + kFarewell);
     return has_unfinished && core_->failed() ? operations_.error() : Status();
@@ -278,18 +250,6 @@ class WorldImpl final : public World {
                             "this process was forked from a rank: it is not a rank itself and "
                             "cannot take part in collectives")
                : Status();
-  }
-
-  Status start_thread() {
-    try {
-      thread_ = std::make_unique<std::thread>([this] { run(); });
-    } catch (const std::system_error& error) {
-      return make_system_error(ErrorCode::kSystem,
-                               error.code().value(),
-                               "cannot start the engine's thread (address space for its stack, or "
-                               "the number of processes, is limited)");
-    }
-    return {};
   }
 
   Status own_will() const {
@@ -307,16 +267,17 @@ class WorldImpl final : public World {
       }
     }
     const bool networked = membership.transport != nullptr;
-    spin_ = spin_policy(membership.topology.local_size, networked);
+    const SpinPolicy spin = spin_policy(membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
         core_, Core::make(std::move(membership), options_, joining, clock_, operations_));
+    loop_ = std::make_unique<ProgressLoop>(*core_, operations_, clock_, spin);
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
     }
     if (joining != nullptr) {
       LIGHTCC_RETURN_IF_ERROR(core_->executor().await_communicators(*joining));
     }
-    LIGHTCC_RETURN_IF_ERROR(start_thread());
+    LIGHTCC_RETURN_IF_ERROR(loop_->start_thread());
     return add_static_process_sets(joining);
   }
 
@@ -391,7 +352,7 @@ class WorldImpl final : public World {
     }
     while (!is_done()) {
       LIGHTCC_RETURN_IF_ERROR(check_alive());
-      help(is_done, nullptr);
+      loop_->help(is_done, nullptr);
       if (interrupted && !is_done() && interrupted()) {
         return make_error(ErrorCode::kTimeout, "the wait was interrupted");
       }
@@ -399,160 +360,11 @@ class WorldImpl final : public World {
     return {};
   }
 
-  static const HandleState& never() {
-    static const HandleState kNever;
-    return kNever;
-  }
-
-  // Runs the completions of what is done. Not while this thread drives.
-  void run_completions() LIGHTCC_EXCLUDES(drive_mutex_) {
-    if (!operations_.has_callbacks()) {
-      return;
-    }
-    completing_threads_.fetch_add(1, std::memory_order_acq_rel);
-    for (const auto& callback : operations_.take_callbacks()) {
-      run_completion(callback);
-    }
-    completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
-    operations_.notify();  // shutdown() may wait for it.
-  }
-
-  // Drives the loop, or waits while another thread does, until `done` says so or it is time to ask
-  // whether the wait was interrupted.
-  template <typename Done>
-  void help(const Done& done, const HandleState* state) {
-    const TimePoint until = clock_.now() + kInterruptInterval;
-    helpers_.fetch_add(1, std::memory_order_seq_cst);
-    bool drove = false;
-    for (int tries = 0; tries < 1000 && !drove && !done(); ++tries) {
-      if (drive_mutex_.try_lock()) {
-        if (spin_.shuts_gate) {
-          core_->waker().shut_gate();
-        }
-        drive(done, until, spin_.foreground);
-        settle();
-        core_->waker().open_gate();
-        drive_mutex_.unlock();
-        drove = true;
-      } else {
-        relax(tries % 16 == 15);
-      }
-    }
-    helpers_.fetch_sub(1, std::memory_order_seq_cst);
-    if (drove) {
-      operations_.notify();  // Another waiting thread may take over.
-      run_completions();
-    } else if (!done()) {
-      operations_.wait_for_change(state != nullptr ? *state : never(),
-                                  state != nullptr ? kInterruptInterval : kDeviceInterval);
-    }
-  }
-
-  // hot
-  template <typename Done>
-  void drive(const Done& done, TimePoint until, Duration spin) LIGHTCC_REQUIRES(drive_mutex_) {
-    core_->waker().cancel_sleep();
-    TimePoint idle_since = clock_.now();
-    std::uint32_t idle_steps = 0;
-    while (!done() && !operations_.has_callbacks()) {
-      if (core_->step()) {
-        idle_steps = 0;
-        continue;
-      }
-      relax(spin_.yield);
-      if (++idle_steps == 1) {
-        idle_since = clock_.now();
-      }
-      if (idle_steps % 16 != 0) {
-        continue;
-      }
-      const TimePoint now = clock_.now();
-      if (now >= until) {
-        return;
-      }
-      if (now - idle_since >= spin) {
-        rest_until(until);
-        idle_steps = 0;
-      }
-    }
-  }
-
-  void rest_until(TimePoint until) LIGHTCC_REQUIRES(drive_mutex_) {
-    if (core_->prepare_to_sleep() && !operations_.has_callbacks()) {
-      sleeps_.fetch_add(1, std::memory_order_relaxed);
-      core_->waker().wait(std::min<Duration>(time_to_look(), until - clock_.now()));
-      core_->note_wakeup();
-    }
-    core_->waker().cancel_sleep();
-  }
-
-  // How long the loop may sleep.
-  Duration time_to_look() const LIGHTCC_REQUIRES(drive_mutex_) {
-    return std::min(core_->time_to_tick(), core_->executor().time_to_look());
-  }
-
-  // Leaves the loop without a driver: from now on peers ring. What still moves is for the own
-  // thread.
-  void settle() LIGHTCC_REQUIRES(drive_mutex_) {
-    if (!core_->prepare_to_sleep()) {
-      core_->waker().wake();
-    }
-  }
-
-  bool is_wanted_elsewhere() const {
-    return helpers_.load(std::memory_order_seq_cst) > 0 || stop_.load(std::memory_order_acquire);
-  }
-
-  void run() {
-    (void)::pthread_setname_np(::pthread_self(), "lightcc");
-    while (!stop_.load(std::memory_order_acquire)) {
-      drive_mutex_.lock();
-      core_->note_wakeup();
-      core_->waker().cancel_sleep();
-      drive_in_background();
-      const bool quiet = !is_wanted_elsewhere() && core_->prepare_to_sleep();
-      const Duration timeout = time_to_look();
-      drive_mutex_.unlock();
-      run_completions();
-      if (!quiet) {
-        relax(true);  // To the thread that wants to drive, or at once again.
-        continue;
-      }
-      sleeps_.fetch_add(1, std::memory_order_relaxed);
-      if (core_->over()) {
-        core_->waker().wait_for_bell(kOverInterval);
-      } else {
-        (void)core_->waker().wait_at_gate(timeout);
-      }
-    }
-  }
-
-  // hot
-  void drive_in_background() LIGHTCC_REQUIRES(drive_mutex_) {
-    TimePoint idle_since = clock_.now();
-    while (!is_wanted_elsewhere() && !operations_.has_callbacks()) {
-      if (core_->step()) {
-        idle_since = clock_.now();
-        continue;
-      }
-      if (!core_->busy() || clock_.now() - idle_since >= spin_.background) {
-        return;
-      }
-      relax(spin_.yield);
-    }
-  }
-
   WorldOptions options_;
   const Clock& clock_;
   OperationTable operations_;
-  SpinPolicy spin_;
-  mutable Mutex drive_mutex_;
-  std::unique_ptr<Core> core_;  // Its step() and what it touches: drive_mutex_.
-  std::atomic<int> helpers_{0};
-  std::atomic<bool> stop_{false};
-  std::atomic<std::uint64_t> sleeps_{0};
-  std::atomic<int> completing_threads_{0};
-  std::unique_ptr<std::thread> thread_;
+  std::unique_ptr<Core> core_;          // Its step() and what it touches: the loop's mutex.
+  std::unique_ptr<ProgressLoop> loop_;  // Wherever there is a core.
 };
 
 }  // namespace

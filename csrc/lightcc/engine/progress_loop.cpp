@@ -1,0 +1,188 @@
+#include "lightcc/engine/progress_loop.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "lightcc/engine/completion.hpp"
+
+namespace lightcc {
+namespace {
+
+// How often a waiting thread asks whether it was interrupted.
+constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
+// How often the own thread of a world that is over looks whether it may end.
+constexpr Duration kOverInterval = std::chrono::milliseconds(500);
+// How often one that waits while another one drives looks what devices have finished.
+constexpr Duration kDeviceInterval = std::chrono::milliseconds(1);
+
+const HandleState& never() {
+  static const HandleState kNever;
+  return kNever;
+}
+
+}  // namespace
+
+ProgressLoop::ProgressLoop(Driven& core,
+                           OperationTable& operations,
+                           const Clock& clock,
+                           SpinPolicy spin)
+    : core_(core), operations_(operations), clock_(clock), spin_(spin) {}
+
+Status ProgressLoop::start_thread() {
+  try {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (const std::system_error& error) {
+    return make_system_error(ErrorCode::kSystem,
+                             error.code().value(),
+                             "cannot start the engine's thread (address space for its stack, or "
+                             "the number of processes, is limited)");
+  }
+  return {};
+}
+
+void ProgressLoop::stop_thread() {
+  stop_.store(true, std::memory_order_release);
+  core_.waker().wake();
+  thread_->join();
+  thread_.reset();
+  run_completions();
+  while (completing_threads_.load(std::memory_order_acquire) > 0) {
+    operations_.wait_for_change(never(), kInterruptInterval);
+  }
+}
+
+// Runs the completions of what is done. Not while this thread drives.
+void ProgressLoop::run_completions() {
+  if (!operations_.has_callbacks()) {
+    return;
+  }
+  completing_threads_.fetch_add(1, std::memory_order_acq_rel);
+  for (const auto& callback : operations_.take_callbacks()) {
+    run_completion(callback);
+  }
+  completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
+  operations_.notify();  // stop_thread() may wait for it.
+}
+
+void ProgressLoop::help(const std::function<bool()>& done, const HandleState* state) {
+  const TimePoint until = clock_.now() + kInterruptInterval;
+  helpers_.fetch_add(1, std::memory_order_seq_cst);
+  const bool drove = try_to_drive(done, until);
+  helpers_.fetch_sub(1, std::memory_order_seq_cst);
+  if (drove) {
+    operations_.notify();  // Another waiting thread may take over.
+    run_completions();
+  } else if (!done()) {
+    operations_.wait_for_change(state != nullptr ? *state : never(),
+                                state != nullptr ? kInterruptInterval : kDeviceInterval);
+  }
+}
+
+bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint until) {
+  for (int tries = 0; tries < 1000 && !done(); ++tries) {
+    if (mutex_.try_lock()) {
+      if (spin_.shuts_gate) {
+        core_.waker().shut_gate();
+      }
+      drive(done, until);
+      settle();
+      core_.waker().open_gate();
+      mutex_.unlock();
+      return true;
+    }
+    relax(tries % 16 == 15);
+  }
+  return false;
+}
+
+// hot
+void ProgressLoop::drive(const std::function<bool()>& done, TimePoint until) {
+  core_.waker().cancel_sleep();
+  TimePoint idle_since = clock_.now();
+  std::uint32_t idle_steps = 0;
+  while (!done() && !operations_.has_callbacks()) {
+    if (core_.step()) {
+      idle_steps = 0;
+      continue;
+    }
+    relax(spin_.yield);
+    if (++idle_steps == 1) {
+      idle_since = clock_.now();
+    }
+    if (idle_steps % 16 != 0) {
+      continue;
+    }
+    const TimePoint now = clock_.now();
+    if (now >= until) {
+      return;
+    }
+    if (now - idle_since >= spin_.foreground) {
+      rest_until(until);
+      idle_steps = 0;
+    }
+  }
+}
+
+void ProgressLoop::rest_until(TimePoint until) {
+  if (core_.prepare_to_sleep() && !operations_.has_callbacks()) {
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    core_.waker().wait(std::min<Duration>(core_.time_to_look(), until - clock_.now()));
+    core_.note_wakeup();
+  }
+  core_.waker().cancel_sleep();
+}
+
+// Leaves the loop without a driver: from now on peers ring. What still moves is for the own
+// thread.
+void ProgressLoop::settle() {
+  if (!core_.prepare_to_sleep()) {
+    core_.waker().wake();
+  }
+}
+
+bool ProgressLoop::is_wanted_elsewhere() const {
+  return helpers_.load(std::memory_order_seq_cst) > 0 || stop_.load(std::memory_order_acquire);
+}
+
+void ProgressLoop::run() {
+  (void)::pthread_setname_np(::pthread_self(), "lightcc");
+  while (!stop_.load(std::memory_order_acquire)) {
+    mutex_.lock();
+    core_.note_wakeup();
+    core_.waker().cancel_sleep();
+    drive_in_background();
+    const bool quiet = !is_wanted_elsewhere() && core_.prepare_to_sleep();
+    const Duration timeout = core_.time_to_look();
+    mutex_.unlock();
+    run_completions();
+    if (!quiet) {
+      relax(true);  // To the thread that wants to drive, or at once again.
+      continue;
+    }
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    if (core_.over()) {
+      core_.waker().wait_for_bell(kOverInterval);
+    } else {
+      (void)core_.waker().wait_at_gate(timeout);
+    }
+  }
+}
+
+// hot
+void ProgressLoop::drive_in_background() {
+  TimePoint idle_since = clock_.now();
+  while (!is_wanted_elsewhere() && !operations_.has_callbacks()) {
+    if (core_.step()) {
+      idle_since = clock_.now();
+      continue;
+    }
+    if (!core_.busy() || clock_.now() - idle_since >= spin_.background) {
+      return;
+    }
+    relax(spin_.yield);
+  }
+}
+
+}  // namespace lightcc
