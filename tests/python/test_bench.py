@@ -364,13 +364,13 @@ def test_topk_sends_values_and_indices_of_what_it_keeps_to_every_other_host() ->
 
 
 def test_variants_add_variables_to_those_that_they_have() -> None:
-    plain, two = parse_variants("gloo,2d:LIGHT_NUM_STREAMS=2:LIGHT_2D_CHUNK=1M", COLLECTIVES)
+    plain, two = parse_variants("gloo,2d:LIGHT_NUM_STREAMS=2:LIGHT_INTRA_SIZE=2", COLLECTIVES)
     assert (plain.library, plain.environment) == ("gloo", ())
-    assert two.label == "2d:LIGHT_NUM_STREAMS=2:LIGHT_2D_CHUNK=1M"
+    assert two.label == "2d:LIGHT_NUM_STREAMS=2:LIGHT_INTRA_SIZE=2"
     assert dict(two.environment) == {
         "LIGHT_2D_ALLREDUCE": "1",
         "LIGHT_NUM_STREAMS": "2",
-        "LIGHT_2D_CHUNK": "1M",
+        "LIGHT_INTRA_SIZE": "2",
     }
     with pytest.raises(VariantError, match="is no variant"):
         parse_variants("2d,", COLLECTIVES)

@@ -224,12 +224,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .maximum = kGibi * 1024,
      .shared = true,
      .meaning = "Maximum size of an operation that runs on two levels, all ranks together."},
-    {.names = {"LIGHT_2D_CHUNK"},
-     .type = Type::kBytes,
-     .target = &Knobs::two_level_chunk_bytes,
-     .maximum = kGibi,
-     .shared = true,
-     .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
     // Compressed all-reduce.
     {.names = {"LIGHT_QUANTIZE_ALLREDUCE"},
      .type = Type::kWord,

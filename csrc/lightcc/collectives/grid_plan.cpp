@@ -11,8 +11,8 @@ namespace lightcc {
 namespace {
 
 // What a block moves through both halves in the time that one more chunk costs on the network.
-// Measured with four ranks on two cores and 1 Gb/s (python -m lightcc.bench, LIGHT_2D_CHUNK): for
-// 16 and 64 MiB, chunks of 1 MiB are better than both 512 KiB and 3 MiB.
+// Measured with four ranks on two cores and 1 Gb/s (python -m lightcc.bench): for 16 and 64 MiB,
+// chunks of 1 MiB are better than both 512 KiB and 3 MiB.
 constexpr double kBytesPerChunkCost = 48e3;
 constexpr std::size_t kMinChunkBytes = std::size_t{256} << 10;
 

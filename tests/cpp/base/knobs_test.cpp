@@ -66,7 +66,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_2D_ALLREDUCE", "off"},
                             {"LIGHT_INTRA_SIZE", "4"},
                             {"LIGHT_HIERARCHICAL_THRESHOLD", "2G"},
-                            {"LIGHT_2D_CHUNK", "3M"},
                             {"LIGHT_LOG_LEVEL", "debug"},
                             {"HOROVOD_LOG_HIDE_TIME", "1"}});
   EXPECT_EQ(knobs.iface, "eth0,eth1");
@@ -91,7 +90,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.two_level, std::optional<bool>(false));
   EXPECT_EQ(knobs.intra_size, 4);
   EXPECT_EQ(knobs.two_level_max_bytes, std::int64_t{2} << 30);
-  EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
   EXPECT_EQ(knobs.log_level, LogLevel::kDebug);
   EXPECT_TRUE(knobs.log_hide_time);
 }
@@ -231,7 +229,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_2D_ALLREDUCE=",
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
-                                             "LIGHT_2D_CHUNK=0",
                                              "LIGHT_QUANTIZE_ALLREDUCE=",
                                              "LIGHT_TOPK_ALLREDUCE=0",
                                              "LIGHT_TOPK_OPTIMIZER=1",
@@ -247,7 +244,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
-                                        "LIGHT_2D_CHUNK=1M",
                                         "LIGHT_QUANTIZE_ALLREDUCE=int8",
                                         "LIGHT_TOPK_ALLREDUCE=1",
                                         "LIGHT_TOPK_OPTIMIZER=0",
@@ -261,7 +257,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_2D_ALLREDUCE", "on"},
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
-                               {"LIGHT_2D_CHUNK", "1024K"},
                                {"LIGHT_QUANTIZE_ALLREDUCE", "int8"},
                                {"LIGHT_TOPK_ALLREDUCE", "1"},
                                {"LIGHT_TOPK_OPTIMIZER", "0"},

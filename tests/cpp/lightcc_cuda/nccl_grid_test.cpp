@@ -46,7 +46,12 @@ constexpr std::size_t kChunkBytes = 4096;
 
 JobOptions on_levels(JobOptions options) {
   options.environment["LIGHT_2D_ALLREDUCE"] = "1";
-  options.environment["LIGHT_2D_CHUNK"] = std::to_string(kChunkBytes);
+  options.adjust = [more = options.adjust](Knobs& knobs) {
+    knobs.two_level_chunk_bytes = kChunkBytes;
+    if (more) {
+      more(knobs);
+    }
+  };
   return options;
 }
 

@@ -37,7 +37,7 @@ def test_every_collective_goes_by_nccl(gpus: list[str], size: int) -> None:
 
 
 def test_two_levels_have_nccl_within_hosts(gpus: list[str]) -> None:
-    environments = gpu_nccl.with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    environments = gpu_nccl.with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1")
     function = gpu_nccl.chunks_go_by_nccl_within_hosts
     spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
 

@@ -52,7 +52,7 @@ def test_every_collective_goes_by_nccl() -> None:
 
 def test_a_killed_rank_is_named_and_nobody_hangs() -> None:
     # Hosts that are alike make two levels.
-    settings = with_gpus(4, **NCCL, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    settings = with_gpus(4, **NCCL, LIGHT_2D_ALLREDUCE="1")
     with RankProcesses(
         gpu_nccl.reduce_until_an_error, 4, DRIVER, 1, env=settings, hosts=[0, 0, 1, 1]
     ) as ranks:

@@ -136,7 +136,7 @@ def test_chunks_lanes_and_joined_ranks_change_nothing() -> None:
         other_operations_run_beside_two_level_ones,
         joined_ranks_give_zeros,
     ]
-    TWO_HOSTS.run_all(programs, env={"LIGHT_2D_CHUNK": "64K", "LIGHT_NUM_STREAMS": "3"})
+    TWO_HOSTS.run_all(programs, env={"LIGHT_NUM_STREAMS": "3"})
 
 
 def work_in_sets() -> None:
