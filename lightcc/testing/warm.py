@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _READ_AT_START = (
     *("LD_", "PYTHON", "GLIBC_", "MALLOC_", "ASAN_", "UBSAN_", "TSAN_", "LSAN_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "DNNL_", "ONEDNN_"),
-    *("TORCH", "PYTORCH_", "CUDA_", "NUMPY_", "NPY_", "LIGHTCC_HOROVOD", "LC_", "LANG", "TZ"),
+    *("TORCH", "PYTORCH_", "TF_", "KERAS_", "CUDA_", "NUMPY_", "NPY_", "LIGHTCC_HOROVOD"),
+    *("LC_", "LANG", "TZ"),
 )
 # `path` and files instead of buffers; and what torch and scikit-learn write there by themselves.
 _NOT_COMPARED = frozenset(

@@ -33,11 +33,18 @@ _COMMON = ("numpy", "ml_dtypes", "pytest")
 warm_up(*_COMMON)
 warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
 warm_up(*_COMMON, "warm_cuda_torch", "torch._dynamo", for_users_of="cuda_torch")
+# A rank with another Keras than this one starts anew.
+warm_up(*_COMMON, "tensorflow", for_users_of="tensorflow")
+warm_up(*_COMMON, "tensorflow", for_users_of="keras_frontends")
 
 
 # TensorFlow has an environment of its own: `make test-tf`.
 _DISTRIBUTIONS = {found.name for found in importlib.metadata.distributions()}
-collect_ignore = [] if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS else ["tensorflow"]
+collect_ignore: list[str] = []
+if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS:
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+else:
+    collect_ignore += ["tensorflow"]
 # `make test-new-python` does without torch, which is large.
 if "torch" not in _DISTRIBUTIONS:
     collect_ignore += ["torch", "torch_distributed", "test_guides.py"]

@@ -42,19 +42,18 @@ FRONTENDS: dict[str, tuple[str, dict[str, str]]] = {
     "torch": ("lightcc.keras", {"KERAS_BACKEND": "torch"}),
     "jax": ("lightcc.keras", {"KERAS_BACKEND": "jax"}),
 }
-_OLD = "TensorFlow below 2.16 has Keras 2 only, which the other tests use there"
+NEEDS_KERAS_3 = pytest.mark.skipif(
+    VERSION < (3, 0),
+    reason="TensorFlow below 2.16 has Keras 2 only, which the other tests use there",
+)
 ALL = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(name != "tensorflow" and VERSION < (3, 0), reason=_OLD),
-    )
-    for name in FRONTENDS
+    pytest.param(name, marks=() if name == "tensorflow" else NEEDS_KERAS_3) for name in FRONTENDS
 ]
 
 
 def environment(name: str) -> dict[str, str]:
     """Returns the variables of a rank that tests a frontend."""
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **FRONTENDS[name][1]}
+    return FRONTENDS[name][1]
 
 
 def frontend(name: str) -> Frontend:

@@ -1,4 +1,4 @@
-"""`Compression.auto` of Keras' optimizers, on every backend, over a slow link and by a clock."""
+"""`Compression.auto` of Keras' optimizers, in graphs and in streams, over a slow link."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import hashlib
 from typing import Any
 
 import pytest
-from keras_frontends import ALL, data, environment, fit, frontend, make_model, shares, weights
+from keras_frontends import (
+    NEEDS_KERAS_3,
+    data,
+    environment,
+    fit,
+    frontend,
+    make_model,
+    shares,
+    weights,
+)
 
 import lightcc
 from lightcc._adapter import compression_tuner
@@ -41,7 +50,8 @@ def fit_over_a_slow_link(name: str, optimizer: str, options: dict[str, Any]) -> 
     return model.optimizer.compression_choices(), digest_of(model)
 
 
-@pytest.mark.parametrize("name", ALL)
+# Keras 2 has the exchange of the first, JAX that of the second.
+@pytest.mark.parametrize("name", ["tensorflow", pytest.param("torch", marks=NEEDS_KERAS_3)])
 def test_fit_chooses_a_way_over_a_slow_link(name: str) -> None:
     env = {**environment(name), **SLOW}
     first, second = spawn_ranks(
@@ -68,9 +78,9 @@ def test_passes_are_added_up_before_a_step_chooses() -> None:
     assert way in ("int8", "int4")  # No top-k where gradients are squared.
 
 
-def refused(name: str) -> None:
+def refused() -> None:
     lightcc.init()
-    tested = frontend(name)
+    tested = frontend("tensorflow")
     keras, hvd = tested.keras, tested.hvd
     for optimizer, least in (("SGD", "top-k at 0.01"), ("Adam", "int4")):
         inner = getattr(keras.optimizers, optimizer)(0.1)
@@ -82,6 +92,5 @@ def refused(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [one for one in ALL if one.values[0] in ("tensorflow", "torch")])
-def test_what_cannot_be_is_refused(name: str) -> None:
-    spawn_ranks(refused, 1, name, env=environment(name))
+def test_what_cannot_be_is_refused() -> None:
+    spawn_ranks(refused, 1)

@@ -1,7 +1,4 @@
-"""The synthetic benchmarks run on two ranks with a small model, and print what Horovod's print.
-
-Each takes over 10 s: two ranks import TensorFlow, make a model and trace it.
-"""
+"""The synthetic benchmarks run on two ranks with a small model, and print what Horovod's print."""
 
 from __future__ import annotations
 
@@ -9,17 +6,24 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+import examples_played
 import pytest
+import tensorflow as tf  # noqa: F401  for the warm process that has imported it.
+from examples_played import EXAMPLES
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+from lightcc.testing import spawn_ranks
+
 pytestmark = pytest.mark.multiproc
 
 TINY = [
     *("--model=MobileNetV2", "--image-size=32", "--batch-size=2"),
     *("--num-warmup-batches=1", "--num-batches-per-iter=1", "--num-iters=2"),
 ]
+
+
+def play(*words: str) -> tuple[int, str]:
+    return examples_played.play(*words)
 
 
 def run(command: list[str], ranks: int = 2, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +33,7 @@ def run(command: list[str], ranks: int = 2, **variables: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         timeout=110,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
+        env={**os.environ, **variables},
     )
 
 
@@ -42,8 +46,8 @@ def run(command: list[str], ranks: int = 2, **variables: str) -> subprocess.Comp
     ],
 )
 def test_benchmark_prints_what_horovods_prints(script: str, arguments: list[str]) -> None:
-    result = run([str(EXAMPLES / script), *TINY, *arguments])
-    assert result.returncode == 0, result.stdout + result.stderr
+    (code, said), _ = spawn_ranks(play, 2, script, *TINY, *arguments)
+    assert code == 0, said
     number = r"\d+\.\d"
     for line in (
         "Model: MobileNetV2",
@@ -55,7 +59,7 @@ def test_benchmark_prints_what_horovods_prints(script: str, arguments: list[str]
         rf"Img/sec per CPU: {number} \+-{number}",
         rf"Total img/sec on 2 CPU\(s\): {number} \+-{number}",
     ):
-        assert re.search(f"^{line}$", result.stdout, re.MULTILINE), (line, result.stdout)
+        assert re.search(f"^{line}$", said, re.MULTILINE), (line, said)
 
 
 def test_an_unknown_model_is_refused() -> None:
