@@ -13,9 +13,11 @@ _MICROSECOND = 1e-6
 #: What a device's row says at the moment at which a bucket's inputs were ready.
 READY = "ready"
 
-#: The lowest pid of a lane; those of tensors are below (csrc/lightcc/engine/timeline_encoder.cpp).
+#: The lowest pid of a lane; those of tensors are below.
+#: (csrc/lightcc/engine/timeline/timeline_encoder.cpp)
 FIRST_LANE = 2_000_000_000
-#: The lowest pid of a device's row; lanes are below (csrc/lightcc/engine/device_row_encoder.cpp).
+#: The lowest pid of a device's row; lanes are below.
+#: (csrc/lightcc/engine/timeline/device_row_encoder.cpp)
 FIRST_DEVICE_ROW = 2_100_000_000
 
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/collectives/grid/grid_state.hpp"
 
 namespace lightcc {
 

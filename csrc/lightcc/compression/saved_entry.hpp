@@ -9,7 +9,7 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 
 namespace lightcc {
 

@@ -8,7 +8,7 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/compression/saved_entry.hpp"
 #include "lightcc/compression/step_energy.hpp"
 #include "lightcc/compression/topk_kernels.hpp"

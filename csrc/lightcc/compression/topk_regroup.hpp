@@ -8,7 +8,7 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 
 namespace lightcc {
 

@@ -19,7 +19,7 @@
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/compression/topk_entry.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 

@@ -46,9 +46,9 @@
 #include <utility>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/grid_plan.hpp"
-#include "lightcc/collectives/grid_stages.hpp"
-#include "lightcc/collectives/grid_work.hpp"
+#include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/grid/grid_stages.hpp"
+#include "lightcc/collectives/grid/grid_work.hpp"
 #include "lightcc/collectives/sequence.hpp"
 #include "lightcc/compression/quantized_batch.hpp"
 #include "lightcc/compression/quantized_item.hpp"

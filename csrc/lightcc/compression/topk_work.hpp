@@ -17,7 +17,7 @@ struct CompressedLevels {
   std::shared_ptr<GridState> grid;  ///< Null: blocks of one member.
   Group* flat = nullptr;            ///< Joins the blocks where there is no grid.
   /// Where tensors are in other memory than what `grid` runs on: scatters and gathers them, in the
-  /// place of its intra level (engine/staged_shards.hpp). Else null.
+  /// place of its intra level (engine/staged/staged_shards.hpp). Else null.
   Group* shards = nullptr;
 };
 

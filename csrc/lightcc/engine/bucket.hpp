@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/plane.hpp"
-#include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/staged/staging.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {

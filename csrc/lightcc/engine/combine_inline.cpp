@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/grid_choice.hpp"

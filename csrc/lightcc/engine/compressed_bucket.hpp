@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/engine/bucket.hpp"
-#include "lightcc/engine/staged_bucket.hpp"
+#include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {

@@ -22,7 +22,7 @@
 #include "lightcc/engine/one_shot_allreduce.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/progress_loop.hpp"
-#include "lightcc/engine/timeline.hpp"
+#include "lightcc/engine/timeline/timeline.hpp"
 #include "lightcc/engine/waker.hpp"
 
 namespace lightcc {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lightcc/base/export.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 
 namespace lightcc {
 

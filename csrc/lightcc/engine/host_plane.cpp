@@ -10,7 +10,7 @@
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/collectives/adasum_work.hpp"
-#include "lightcc/collectives/net_group.hpp"
+#include "lightcc/collectives/net/net_group.hpp"
 
 namespace lightcc {
 namespace {

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "lightcc/base/knobs.hpp"
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/collectives/shm_group.hpp"
+#include "lightcc/collectives/shm/shm_group.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"

@@ -13,7 +13,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/host_plane.hpp"
 #include "lightcc/engine/plane.hpp"
-#include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/staged/staging.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/world.hpp"
 

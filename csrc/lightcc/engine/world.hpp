@@ -89,7 +89,7 @@ struct WorldOptions {
   /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;
   /// Of memory that no plane serves, and for what its plane does not run: tensors in it travel by
-  /// the host's plane. One for each kind; it outlives the World. (engine/staging.hpp)
+  /// the host's plane. One for each kind; it outlives the World. (engine/staged/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
   const Clock* clock = &Clock::system();
 };

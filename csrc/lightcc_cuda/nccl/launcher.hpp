@@ -14,7 +14,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/engine/device_trace.hpp"
+#include "lightcc/engine/timeline/device_trace.hpp"
 
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/plane.hpp"
-#include "lightcc/engine/staged_exchange.hpp"
-#include "lightcc/engine/staged_shards.hpp"
+#include "lightcc/engine/staged/staged_exchange.hpp"
+#include "lightcc/engine/staged/staged_shards.hpp"
 
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"

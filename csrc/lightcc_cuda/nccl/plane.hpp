@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "lightcc/base/export.hpp"
-#include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/staged/staging.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc::cuda {

@@ -15,7 +15,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/engine/device_trace.hpp"
+#include "lightcc/engine/timeline/device_trace.hpp"
 
 #include "lightcc_cuda/rows/gpu_clock.hpp"
 

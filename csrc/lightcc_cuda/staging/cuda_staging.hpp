@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lightcc/base/export.hpp"
-#include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/staged/staging.hpp"
 
 #include "lightcc_cuda/driver/driver.hpp"
 

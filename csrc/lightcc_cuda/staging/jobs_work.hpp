@@ -11,7 +11,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/engine/device_trace.hpp"
+#include "lightcc/engine/timeline/device_trace.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/staged/staging.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"

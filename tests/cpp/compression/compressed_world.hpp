@@ -18,8 +18,8 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/rng.hpp"
-#include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/collectives/net_group.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/net/net_group.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/compression/topk_work.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lightcc/collectives/adasum_work.hpp"
-#include "lightcc/collectives/net_group.hpp"
+#include "lightcc/collectives/net/net_group.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"

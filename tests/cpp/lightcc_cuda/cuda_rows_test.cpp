@@ -11,7 +11,7 @@
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/mutex.hpp"
-#include "lightcc/engine/timeline.hpp"
+#include "lightcc/engine/timeline/timeline.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"

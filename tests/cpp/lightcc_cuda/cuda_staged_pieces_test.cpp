@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/mutex.hpp"
-#include "lightcc/engine/staged_pieces.hpp"
+#include "lightcc/engine/staged/staged_pieces.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"

@@ -13,7 +13,7 @@
 
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_group.hpp"
+#include "lightcc/collectives/net/net_group.hpp"
 #include "lightcc/collectives/work.hpp"
 
 #include "transport/plugin_test_support.hpp"

@@ -1,0 +1,84 @@
+// Broadcast: the root's block gets a chunk through its memory, each of its members sends one shard
+// to the members with its position in the other blocks, and these blocks share the shards.
+//
+//   bytes that leave the root's host   N for a pair of hosts, and N for each child where there are
+//                                      more (NetBroadcast), 1/n of it by each member
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/grid/grid_stages.hpp"
+#include "lightcc/collectives/grid/grid_state.hpp"
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/work.hpp"
+
+namespace lightcc {
+namespace {
+
+class BroadcastStages final : public GridStages {
+ public:
+  BroadcastStages(const GridState& state, std::byte* data, const GridPlan& plan, std::size_t root)
+      : GridStages(state, GridSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
+    for (std::size_t block = 0; block < state.blocks(); ++block) {
+      for (std::size_t member = 0; member < state.members(); ++member) {
+        if (state.flat(block, member) == root) {
+          root_block_ = block;
+          root_member_ = member;
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<Work> start_scatter(std::size_t chunk) override {
+    if (!is_roots_block()) {
+      return nullptr;
+    }
+    const std::size_t first = plan_.shard(chunk, 0).first;
+    const ElementRange last = plan_.shard(chunk, state().members() - 1);
+    return intra().broadcast(
+        data_ + first, last.first + last.count - first, static_cast<int>(root_member_));
+  }
+  std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
+    const ElementRange own = plan_.shard(chunk, state().me());
+    if (own.count == 0) {
+      return nullptr;
+    }
+    return group.broadcast(data_ + own.first, own.count, static_cast<int>(root_block_));
+  }
+  std::unique_ptr<Work> start_gather(std::size_t chunk) override {
+    if (is_roots_block()) {
+      return nullptr;
+    }
+    std::vector<std::size_t> bytes;
+    bytes.reserve(state().members());
+    for (std::size_t member = 0; member < state().members(); ++member) {
+      bytes.push_back(plan_.shard(chunk, member).count);
+    }
+    return intra().allgather(data_ + plan_.shard(chunk, state().me()).first,
+                             data_ + plan_.shard(chunk, 0).first,
+                             std::move(bytes));
+  }
+
+ private:
+  bool is_roots_block() const { return state().block() == root_block_; }
+
+  std::byte* data_;
+  GridPlan plan_;
+  std::size_t root_block_ = 0;
+  std::size_t root_member_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<GridStages> make_broadcast_stages(const GridState& state,
+                                                  std::byte* data,
+                                                  std::size_t bytes,
+                                                  std::size_t root) {
+  return std::make_unique<BroadcastStages>(
+      state, data, GridPlan(bytes, 1, state.members(), state.chunk_bytes(bytes)), root);
+}
+
+}  // namespace lightcc

@@ -1,0 +1,72 @@
+// What reduce_scatter and allgather share: every rank has a part of its own size, and the pieces of
+// a chunk that belong to members of one place pass between blocks together.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/grid/grid_stages.hpp"
+#include "lightcc/collectives/grid/grid_state.hpp"
+#include "lightcc/collectives/share_plan.hpp"
+
+namespace lightcc {
+
+class GridPartStages : public GridStages {
+ protected:
+  /// Rank i, in the order of the flat group, has counts[i] elements.
+  GridPartStages(const GridState& state,
+                 const std::vector<std::size_t>& counts,
+                 std::size_t element_bytes)
+      : GridPartStages(state, plan_of(state, counts, element_bytes)) {}
+
+  /// Of the whole, the elements of `chunk` that `member` of `block` has.
+  ElementRange piece(std::size_t chunk, std::size_t block, std::size_t member) const {
+    return plan_.piece(chunk, state().flat(block, member));
+  }
+  /// Elements of the own part that lie before its piece of `chunk`.
+  std::size_t own_offset(std::size_t chunk) const {
+    const std::size_t own = state().flat(state().block(), state().me());
+    return plan_.piece(chunk, own).first - plan_.piece(0, own).first;
+  }
+  /// How many elements of `chunk` the members of this place have, by block; none at all: empty.
+  std::vector<std::size_t> column(std::size_t chunk) const {
+    std::vector<std::size_t> counts;
+    counts.reserve(state().blocks());
+    std::size_t total = 0;
+    for (std::size_t block = 0; block < state().blocks(); ++block) {
+      counts.push_back(piece(chunk, block, state().me()).count);
+      total += counts.back();
+    }
+    return total != 0 ? counts : std::vector<std::size_t>();
+  }
+  /// Where the elements of column(chunk) lie, one after another. A chunk's place is free again when
+  /// the chunk that is `lead` after it begins.
+  std::byte* stage(std::size_t chunk) {
+    return staging_.data() + chunk % schedule().lead() * state().blocks() * plan_.piece_bytes();
+  }
+
+ private:
+  GridPartStages(const GridState& state, SharePlan plan)
+      : GridStages(state, GridSchedule(plan.chunks(), state.lead())),
+        plan_(std::move(plan)),
+        staging_(schedule().lead() * state.blocks() * plan_.piece_bytes()) {}
+
+  static SharePlan plan_of(const GridState& state,
+                           const std::vector<std::size_t>& counts,
+                           std::size_t element_bytes) {
+    std::size_t total = 0;
+    for (const std::size_t count : counts) {
+      total += count * element_bytes;
+    }
+    const std::size_t piece = grid_piece_bytes(counts, element_bytes, state.chunk_bytes(total));
+    return SharePlan::by_counts(counts, element_bytes, piece);
+  }
+
+  SharePlan plan_;
+  std::vector<std::byte> staging_;
+};
+
+}  // namespace lightcc

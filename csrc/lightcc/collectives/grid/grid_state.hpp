@@ -1,0 +1,44 @@
+// What the Works of a GridGroup share: the levels, and whether they can still be used.
+#pragma once
+
+#include <cstddef>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/group.hpp"
+
+namespace lightcc {
+
+/// Shared by a group and its Works, so that either may go first.
+struct GridState {
+  GridLevels levels;
+  GridGroupOptions options;
+  Status status;  ///< Ok while the levels can be used.
+
+  /// Ends both levels for the reason of `why` (the first one stays). No Work of theirs is left.
+  void fail(const Status& why);
+
+  // The grid, while `status` is ok.
+  std::size_t members() const { return static_cast<std::size_t>(levels.intra->size()); }
+  std::size_t me() const { return static_cast<std::size_t>(levels.intra->rank()); }
+  std::size_t blocks() const { return static_cast<std::size_t>(levels.inter.front()->size()); }
+  std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
+  /// Of all members, in the order of the flat group: `member` of `block`.
+  std::size_t flat(std::size_t block, std::size_t member) const {
+    const std::size_t position = block * members() + member;
+    return options.order.empty() ? position : options.order[position];
+  }
+  /// Of the pipeline, for data of `bytes` in all.
+  std::size_t chunk_bytes(std::size_t bytes) const;
+  /// Of the pipeline: while every inter group works on a chunk, one more is ready to follow.
+  std::size_t lead() const { return levels.inter.size() + 1; }
+};
+
+/// Whether the postscale is applied in stage 1: a block's sum of float16 could overflow where the
+/// average of all does not.
+bool scales_early(const Reduction& reduction);
+/// What stage 1 and stage 2 do of `reduction`.
+Reduction within_blocks(const Reduction& reduction);
+Reduction between_blocks(const Reduction& reduction);
+
+}  // namespace lightcc
