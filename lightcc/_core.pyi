@@ -344,11 +344,6 @@ class World:
     def shutdown(self) -> None:
         """Leaves the world; its pending operations are lost. Idempotent. Blocks."""
 
-def reshard_compression(
-    states: Sequence[bytes], blocks: int, block: int, members: int, member: int
-) -> bytes:
-    """Cuts what the members of a block saved of one tensor for another number of members."""
-
 def regroup_compression(
     like: bytes, states: Sequence[bytes], blocks: int, block: int, members: int, member: int
 ) -> bytes:

@@ -139,20 +139,6 @@ std::vector<std::span<const std::byte>> spans_of(const std::vector<py::bytes>& s
   return spans;
 }
 
-py::bytes reshard_compression(const std::vector<py::bytes>& states,
-                              std::size_t blocks,
-                              std::size_t block,
-                              std::size_t members,
-                              std::size_t member) {
-  const GridPosition position = make_position(blocks, block, members, member);
-  const auto saved = spans_of(states);
-  auto resharded = [&] {
-    const py::gil_scoped_release nogil;
-    return reshard_topk(saved, position);
-  }();
-  return to_python(value_or_throw(std::move(resharded)));
-}
-
 py::bytes regroup_compression(const py::bytes& like,
                               const std::vector<py::bytes>& states,
                               std::size_t blocks,
@@ -202,14 +188,6 @@ void register_compression(py::module_& module,
       .def("check_compression", &check_compression, "process_set"_a, "name"_a, "state"_a)
       .def("load_compression", &load_compression, "process_set"_a, "name"_a, "state"_a)
       .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a);
-  module.def("reshard_compression",
-             &reshard_compression,
-             "states"_a,
-             "blocks"_a,
-             "block"_a,
-             "members"_a,
-             "member"_a,
-             "Cuts what the members of a block saved of one tensor for another number of members.");
   module.def("regroup_compression",
              &regroup_compression,
              "like"_a,

@@ -236,7 +236,7 @@ def _state_for(position: tuple[int, int, int, int], parts: list[_Tensor]) -> byt
         return _read_entry(block_parts[member])
     saved = [_read_entry(block_parts[i]) for i in range(old_members)]
     with _naming(block_parts.values()):
-        return _core.reshard_compression(saved, blocks, block, members, member)
+        return _core.regroup_compression(saved[0], saved, blocks, block, members, member)
 
 
 def _state_of_others(position: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes | None:

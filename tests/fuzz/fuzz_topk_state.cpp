@@ -18,10 +18,11 @@ using lightcc::require;
 using lightcc::TopkState;
 
 void check_cut(const TopkState& state, const Bytes& bytes) {
-  const std::vector<std::span<const std::byte>> one = {bytes};
+  const std::vector<TopkState::SavedShard> one = {{bytes, {0, state.numel()}}};
   std::size_t element = 0;
   for (std::size_t j = 0; j < 3; ++j) {
-    const auto shard = TopkState::reshard(one, 3, j);
+    const auto shard =
+        TopkState::gather(bytes, one, lightcc::topk_shard(state.numel(), 3, j, state.dtype()));
     require(shard.ok());
     for (std::size_t i = 0; i < shard->numel(); ++i, ++element) {
       require(shard->residual_at(i) == state.residual_at(element));

@@ -1,7 +1,6 @@
 #include "lightcc/compression/compressed_item.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "lightcc/collectives/grid/grid_state.hpp"
@@ -105,9 +104,7 @@ void CompressedItem::end_step() {
   if (!non_finite_) {
     entry.state->commit();
     ++entry.usage.steps;
-    if (const std::optional<StepEnergy> energy = entry.state->energy(); energy) {
-      entry.usage.add(*energy);
-    }
+    entry.usage.add(entry.state->energy());
     return;
   }
   entry.state->rollback();

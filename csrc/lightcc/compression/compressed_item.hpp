@@ -17,6 +17,7 @@
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/tensor_batches.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/topk_state.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
 namespace lightcc {
@@ -93,6 +94,8 @@ class CompressedItem {
   const TensorSpan& span() const { return tensor_.span; }
   const CompressedJob& job() const { return job_; }
   TopkShardState& state() const { return *tensor_.entry->state; }
+  /// The same, where this rank compresses in host memory. All but lists are compressed there.
+  TopkState& state_on_host() const { return *state().on_host(); }
   std::uint64_t steps() const { return tensor_.entry->steps; }
   TopkKernels& kernels() const { return *tensor_.entry->kernels; }
   std::size_t to_bytes(std::size_t elements) const { return elements * element_bytes_; }

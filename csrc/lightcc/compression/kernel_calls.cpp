@@ -6,12 +6,6 @@
 
 namespace lightcc {
 
-void KernelCalls::add(std::unique_ptr<Work> work) {
-  if (work != nullptr) {
-    begun_.push_back(std::move(work));
-  }
-}
-
 KernelCalls::OfKernels& KernelCalls::of(TopkKernels& kernels) {
   const auto found = std::ranges::find(all_, &kernels, &OfKernels::kernels);
   return found != all_.end()
@@ -20,19 +14,22 @@ KernelCalls::OfKernels& KernelCalls::of(TopkKernels& kernels) {
 }
 
 Result<std::unique_ptr<Work>> KernelCalls::start() {
-  for (const OfKernels& calls : all_) {
+  std::vector<std::unique_ptr<Work>> begun;
+  const auto keep = [&](Result<std::unique_ptr<Work>> work) {
+    if (work.ok() && *work != nullptr) {
+      begun.push_back(std::move(*work));
+    }
+    return work.status();
+  };
+  for (const OfKernels& calls : std::exchange(all_, {})) {
     if (!calls.steps.empty()) {
-      LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
-                               calls.kernels->compress_all(calls.steps));
-      add(std::move(work));
+      LIGHTCC_RETURN_IF_ERROR(keep(calls.kernels->compress(calls.steps)));
     }
     if (!calls.sums.empty()) {
-      LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, calls.kernels->merge_all(calls.sums));
-      add(std::move(work));
+      LIGHTCC_RETURN_IF_ERROR(keep(calls.kernels->merge(calls.sums)));
     }
   }
-  all_.clear();
-  return all_of(std::exchange(begun_, {}));
+  return all_of(std::move(begun));
 }
 
 }  // namespace lightcc

@@ -16,8 +16,6 @@ class KernelCalls {
  public:
   void add(TopkKernels& kernels, const TopkStep& step) { of(kernels).steps.push_back(step); }
   void add(TopkKernels& kernels, TopkSum sum) { of(kernels).sums.push_back(std::move(sum)); }
-  /// Something that was begun by itself; null: it is done.
-  void add(std::unique_ptr<Work> work);
 
   /// Begins what was added. Done when all of it is, or at once where that is null. Errors: of the
   /// kernels.
@@ -33,7 +31,6 @@ class KernelCalls {
   OfKernels& of(TopkKernels& kernels);
 
   std::vector<OfKernels> all_;  // In the order in which they were first asked.
-  std::vector<std::unique_ptr<Work>> begun_;
 };
 
 }  // namespace lightcc

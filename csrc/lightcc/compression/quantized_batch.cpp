@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/sequence.hpp"
 #include "lightcc/compression/block_layout.hpp"
 
@@ -104,14 +103,10 @@ Started QuantizedBatch::quantize_sums() {
             item.receive_sum(at, memory);
             return Status();
           }));
-  std::vector<std::unique_ptr<Work>> works;
   for (QuantizedItem* const item : items_) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, item->quantize_sum());
-    if (work != nullptr) {
-      works.push_back(std::move(work));
-    }
+    LIGHTCC_RETURN_IF_ERROR(item->quantize_sum());
   }
-  return all_of(std::move(works));
+  return std::unique_ptr<Work>();
 }
 
 Started QuantizedBatch::exchange_sums() {

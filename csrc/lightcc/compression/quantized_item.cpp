@@ -20,7 +20,7 @@ std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
   return quantized_bytes(range.size_elems(), format_.bits());
 }
 
-Status QuantizedItem::start_compression(KernelCalls& calls) {
+Status QuantizedItem::start_compression(KernelCalls& /*calls*/) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));
@@ -31,14 +31,13 @@ Status QuantizedItem::start_compression(KernelCalls& calls) {
   }
   own_ = make_compressed_buffer(bytes);
   LIGHTCC_ASSIGN_OR_RETURN(
-      std::unique_ptr<Work> work,
-      state().quantize(input(),
-                       parts,
-                       is_cut() ? std::optional(position().block) : std::nullopt,
-                       format_.compressor,
-                       {own_.get(), bytes},
-                       non_finite_));
-  calls.add(std::move(work));
+      const bool finite,
+      state_on_host().quantize(input(),
+                               parts,
+                               is_cut() ? std::optional(position().block) : std::nullopt,
+                               format_.compressor,
+                               {own_.get(), bytes}));
+  non_finite_ = !finite;
   return {};
 }
 
@@ -83,16 +82,16 @@ Status QuantizedItem::read_codes() {
   return {};
 }
 
-Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
+Status QuantizedItem::quantize_sum() {
   const ShardRange range = part_of(position().block);
   const std::span<std::byte> sum(sum_parts_[position().block], bytes_of(range));
   LIGHTCC_RETURN_IF_ERROR(read_codes());
   if (non_finite_) {
     // Here or elsewhere: who has this part learns it from the sum.
     write_void(range.size_elems(), format_.bits(), sum);
-    return std::unique_ptr<Work>();
+    return {};
   }
-  return state().quantize_sum(parts_, range, format_.compressor, sum, sum_is_void_);
+  return state_on_host().quantize_sum(parts_, range, format_.compressor, sum).status();
 }
 
 Status QuantizedItem::read_results() {
@@ -125,7 +124,10 @@ Status QuantizedItem::read_member_headers(const std::uint64_t* headers, std::siz
 
 Status QuantizedItem::finish_shard(KernelCalls& calls) {
   conclude(calls);
-  return non_finite_ ? Status() : write_result();
+  if (!non_finite_) {
+    write_result();
+  }
+  return {};
 }
 
 void QuantizedItem::add_results(GatheredSpans& spans) {
@@ -135,19 +137,21 @@ void QuantizedItem::add_results(GatheredSpans& spans) {
 }
 
 /// The sum of all blocks, in the dtype.
-Status QuantizedItem::write_result() {
+void QuantizedItem::write_result() {
+  const auto decode = [&](Parts parts, const ShardRange& range) {
+    dequantize(parts,
+               range.size_elems(),
+               format_,
+               late_factor(),
+               result() + to_bytes(range.begin),
+               detect_simd_level());
+  };
   if (!is_cut()) {
-    return kernels().dequantize(parts_, shard().size_elems(), format_, late_factor(), result());
+    return decode(parts_, part_of(0));
   }
   for (std::size_t block = 0; block < position().blocks; ++block) {
-    const ShardRange range = part_of(block);
-    LIGHTCC_RETURN_IF_ERROR(kernels().dequantize({&parts_[block], 1},
-                                                 range.size_elems(),
-                                                 format_,
-                                                 late_factor(),
-                                                 result() + to_bytes(range.begin)));
+    decode({&parts_[block], 1}, part_of(block));
   }
-  return {};
 }
 
 }  // namespace lightcc

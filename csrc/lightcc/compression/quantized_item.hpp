@@ -53,7 +53,7 @@ class QuantizedItem final : public CompressedItem {
   /// Where the next block's sum is; the own one is written there.
   void receive_sum(std::byte* at, const SharedBuffer& memory);
   /// Adds up the own part.
-  Result<std::unique_ptr<Work>> quantize_sum();
+  Status quantize_sum();
   Status read_results();
 
   // Within the block again.
@@ -64,10 +64,12 @@ class QuantizedItem final : public CompressedItem {
   void add_results(GatheredSpans& spans) override;
 
  private:
+  using Parts = std::span<const std::span<const std::byte>>;
+
   ShardRange part_of(std::size_t block) const;
   std::size_t bytes_of(const ShardRange& range) const;
   Status read_codes();
-  Status write_result();
+  void write_result();
 
   QuantizedFormat format_;
   CompressedBuffer own_;  // Codes of the own shard, part after part, without the own part.
@@ -75,7 +77,6 @@ class QuantizedItem final : public CompressedItem {
   SharedBuffer sums_;     // Of all parts.
   std::vector<std::span<const std::byte>> parts_;  // Of all_, and then of sums_ where there are.
   std::vector<std::byte*> sum_parts_;              // In sums_.
-  bool sum_is_void_ = false;
 };
 
 }  // namespace lightcc

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "lightcc/collectives/kernels/float_mode.hpp"
@@ -15,6 +16,9 @@ constexpr std::size_t kRunElems = 64;
 constexpr std::size_t kRuns = 32;  // Of a sample; up to the double of that.
 /// Odd, so that steps times this, modulo a power of two, come to every number, far from each other.
 constexpr std::uint64_t kScatter = 0x9e3779b97f4a7c15;
+
+/// Of means: about so many steps count.
+constexpr std::uint64_t kRecentSteps = 100;
 
 template <typename Wire, typename Decode>
 double sum_of_squares(const std::byte* from, std::size_t count, const Decode& decode) {
@@ -62,6 +66,20 @@ StepEnergy measure_energy(DataType dtype,
   const IeeeFloatMode mode;
   return detail::with_float_type(
       dtype, [&](auto type) { return measure<decltype(type)>(shard, residual, numel, step); });
+}
+
+void CompressionUsage::add(const StepEnergy& one) {
+  if (!std::isfinite(one.input) || !std::isfinite(one.kept)) {
+    return;  // Squares of float64 may be too large.
+  }
+  const double share = 1.0 / static_cast<double>(std::min(++measured, kRecentSteps));
+  energy.input += share * (one.input - energy.input);
+  energy.kept += share * (one.kept - energy.kept);
+}
+
+void CompressionUsage::scale(double factor) {
+  energy.input *= factor * factor;
+  energy.kept *= factor * factor;
 }
 
 }  // namespace lightcc

@@ -29,4 +29,17 @@ StepEnergy measure_energy(DataType dtype,
                           std::size_t numel,
                           std::uint64_t step);
 
+/// What compression did for one tensor on this rank, since it first met it.
+struct CompressionUsage {
+  std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
+  std::uint64_t dense_bytes = 0;  ///< As those of TopkCounters.
+  std::uint64_t sent_bytes = 0;
+  StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
+  std::uint64_t measured = 0;  ///< Steps whose energy was measured.
+
+  void add(const StepEnergy& one);
+  /// The tensor's elements are `factor` times what they were.
+  void scale(double factor);
+};
+
 }  // namespace lightcc

@@ -188,7 +188,10 @@ std::unique_ptr<Work> make_topk_exchange(std::span<TopkItem* const> items, Group
   for (TopkItem* const item : items) {
     if (item->exchange() == TopkExchange::kDense) {
       starts.emplace_back([item, &inter] { return Started(item->exchange_dense(inter)); });
-      starts.emplace_back([item] { return item->check_dense(); });
+      starts.emplace_back([item] {
+        item->check_dense();
+        return Started(nullptr);
+      });
     }
   }
   return std::make_unique<Sequence>(std::move(starts));

@@ -1,8 +1,11 @@
 #include "lightcc/compression/topk_item.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
+
+#include "lightcc/compression/finite.hpp"
 
 namespace lightcc {
 namespace {
@@ -42,10 +45,13 @@ ShardRange TopkItem::piece_of(std::size_t block) const {
 Status TopkItem::start_compression(KernelCalls& calls) {
   if (plan_.exchange == TopkExchange::kDense) {
     outcome_.passes = 1;
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
-                             state().flush(input(), result(), job().spec.momentum));
-    calls.add(std::move(work));
-    return {};
+    const std::byte* const in = input();
+    if (in == nullptr) {
+      std::memset(result(), 0, to_bytes(shard().size_elems()));
+    } else if (in != result()) {
+      std::memcpy(result(), in, to_bytes(shard().size_elems()));
+    }
+    return state_on_host().flush_into(result(), 1.0, job().spec.momentum);
   }
   own_ = make_compressed_buffer(room());
   calls.add(kernels(),
@@ -161,8 +167,8 @@ std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
                          late_reduction());
 }
 
-Result<std::unique_ptr<Work>> TopkItem::check_dense() {
-  return kernels().check_finite(result(), shard().size_elems(), job().reduction.dtype, non_finite_);
+void TopkItem::check_dense() {
+  non_finite_ = !is_all_finite(result(), shard().size_elems(), job().reduction.dtype);
 }
 
 Result<TopkSum> TopkItem::sum_of(Lists lists, const ShardRange& range, std::byte* out) const {

@@ -53,7 +53,7 @@ class TopkItem final : public CompressedItem {
   TensorSpan merged_piece(std::size_t block);
 
   std::unique_ptr<Work> exchange_dense(Group& inter);
-  Result<std::unique_ptr<Work>> check_dense();
+  void check_dense();
 
   // Within the block again.
 

@@ -1,5 +1,4 @@
-// Sizes and the parser. Lists made from lists and from dense elements: list_cut.cpp,
-// list_of_nonzeros.cpp.
+// Sizes and the parser. Lists made from lists: list_cut.cpp.
 #include "lightcc/compression/topk_list.hpp"
 
 #include <algorithm>

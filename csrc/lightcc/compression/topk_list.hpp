@@ -94,19 +94,4 @@ Result<std::size_t> write_list_range(const TopkListView& list,
                                      std::size_t end,
                                      std::span<std::byte> out);
 
-/// Writes the list of all elements of `dense` whose bits are not those of 0.0, values in `dtype`:
-/// putting them into zeros gives back `dense`, bit for bit. For sending a merged shard on. If any
-/// element is not finite the list is flagged instead. Returns its bytes. Errors: kInvalidArgument
-/// when `out` is too short for what has to be written; the text says what it takes.
-Result<std::size_t> write_list_of_nonzeros(const std::byte* dense,
-                                           std::size_t elements,
-                                           DataType dtype,
-                                           std::span<std::byte> out,
-                                           std::size_t phase = 0);
-/// The bytes that write_list_of_nonzeros() would write, at the price of one pass.
-std::size_t list_of_nonzeros_bytes(const std::byte* dense,
-                                   std::size_t elements,
-                                   DataType dtype,
-                                   std::size_t phase = 0);
-
 }  // namespace lightcc

@@ -5,7 +5,6 @@
 
 #include "lightcc/compression/quantize.hpp"
 #include "lightcc/compression/topk_state.hpp"
-#include "lightcc/compression/topk_state_impl.hpp"
 
 namespace lightcc {
 
@@ -19,27 +18,27 @@ Result<bool> TopkState::quantize(const std::byte* shard,
     return make_error(ErrorCode::kInternal,
                       "quantising while a step is neither committed nor rolled back");
   }
-  impl_->job(1.0, 0.0, level);  // A step without momentum.
-  impl_->next_forecast = {};    // Of the next top-k step, if there is one.
-  const QuantizedFormat format{.dtype = impl_->dtype, .compressor = compressor};
+  begin(1.0, 0.0, level);  // A step without momentum.
+  next_forecast_ = {};     // Of the next top-k step, if there is one.
+  const QuantizedFormat format{.dtype = dtype_, .compressor = compressor};
   bool finite = true;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t elements = parts[i].size_elems();
-    const std::size_t lanes = parts[i].begin * impl_->lane_bytes();
+    const std::size_t lanes = parts[i].begin * lane_bytes();
     const std::byte* in =
-        shard == nullptr ? nullptr : shard + parts[i].begin * element_size(impl_->dtype);
-    const std::byte* kept = impl_->residual.current() + lanes;
-    std::byte* left = impl_->residual.next() + lanes;
+        shard == nullptr ? nullptr : shard + parts[i].begin * element_size(dtype_);
+    const std::byte* kept = residual_.current() + lanes;
+    std::byte* left = residual_.next() + lanes;
     if (i == own) {
-      accumulate(in, kept, left, elements, impl_->dtype);
+      accumulate(in, kept, left, elements, dtype_);
       continue;
     }
     const std::size_t bytes = quantized_bytes(elements, format.bits());
     finite = lightcc::quantize(in, kept, left, elements, format, out.first(bytes), level) && finite;
     out = out.subspan(bytes);
   }
-  impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
-  impl_->measure(shard, own ? parts[*own] : ShardRange());
+  pending_ = finite ? Pending::kFinite : Pending::kNonFinite;
+  measure(shard, own ? parts[*own] : ShardRange());
   return finite;
 }
 
@@ -51,15 +50,14 @@ Result<bool> TopkState::quantize_sum(std::span<const std::span<const std::byte>>
   if (!is_pending()) {
     return make_error(ErrorCode::kInternal, "quantising a sum without a step");
   }
-  const bool finite =
-      lightcc::quantize_sum(parts,
-                            range.size_elems(),
-                            {.dtype = impl_->dtype, .compressor = compressor},
-                            impl_->residual.next() + range.begin * impl_->lane_bytes(),
-                            out,
-                            level);
+  const bool finite = lightcc::quantize_sum(parts,
+                                            range.size_elems(),
+                                            {.dtype = dtype_, .compressor = compressor},
+                                            residual_.next() + range.begin * lane_bytes(),
+                                            out,
+                                            level);
   if (!finite) {
-    impl_->pending = Impl::Pending::kNonFinite;
+    pending_ = Pending::kNonFinite;
   }
   return finite;
 }

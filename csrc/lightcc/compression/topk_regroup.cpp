@@ -28,37 +28,6 @@ Result<std::span<const std::byte>> state_under(double factor,
 
 }  // namespace
 
-Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                           const GridPosition& position) {
-  std::vector<SavedEntry> parts;
-  std::vector<std::span<const std::byte>> states;
-  std::vector<Bytes> scaled(saved.size());
-  for (const auto& bytes : saved) {
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry part, parse_saved_entry(bytes));
-    const bool fits =
-        part.position.member == parts.size() && part.position.members == saved.size() &&
-        part.position.blocks == position.blocks && part.position.block == position.block &&
-        (parts.empty() || (part.elements == parts[0].elements && part.dtype == parts[0].dtype &&
-                           part.steps == parts[0].steps));
-    if (!fits) {
-      return bad_saved_entry("is not that of all members of one block, in their order");
-    }
-    const double factor = parts.empty() ? part.factor : parts[0].factor;
-    LIGHTCC_ASSIGN_OR_RETURN(const auto state, state_under(factor, part, scaled[parts.size()]));
-    states.push_back(state);
-    parts.push_back(part);
-  }
-  if (parts.empty()) {
-    return bad_saved_entry("is empty");
-  }
-  Bytes bytes;
-  LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
-                           TopkState::reshard(states, position.members, position.member));
-  LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
-  return write_saved_entry(
-      {position, parts[0].dtype, parts[0].elements, parts[0].steps, parts[0].factor, bytes});
-}
-
 Result<Bytes> regroup_topk(std::span<const std::byte> like,
                            std::span<const std::span<const std::byte>> parts,
                            const GridPosition& position) {

@@ -12,12 +12,6 @@
 
 namespace lightcc {
 
-/// What a rank at `position` remembers of a tensor of which `saved` has what each member of its
-/// block remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does
-/// not fit.
-LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                                          const GridPosition& position);
-
 /// What a rank at `position` remembers of a tensor after other ranks, of whatever grid, that had
 /// saved `parts`: what they had kept back is added up, so that nothing is lost as long as each part
 /// goes to one block. Of a part this rank takes the elements of its own shard. `like`: what any

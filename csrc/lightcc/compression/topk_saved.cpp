@@ -11,7 +11,6 @@
 #include "lightcc/compression/float_types.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_state.hpp"
-#include "lightcc/compression/topk_state_impl.hpp"
 
 namespace lightcc {
 namespace {
@@ -175,24 +174,6 @@ Status check_length(std::size_t i, std::size_t count, const SavedTopk& part, std
   return {};
 }
 
-/// Errors unless `parts` are all shards of one tensor, in order, at one step. Returns its numel.
-Result<std::size_t> check_shards(const std::vector<SavedTopk>& parts) {
-  if (parts.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "no saved top-k state to cut anew");
-  }
-  std::size_t numel = 0;
-  for (const SavedTopk& part : parts) {
-    numel += part.numel;
-  }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const SavedTopk& part = parts[i];
-    LIGHTCC_RETURN_IF_ERROR(check_same(i, part, parts.front()));
-    const std::size_t expected = topk_shard(numel, parts.size(), i, part.dtype).size_elems();
-    LIGHTCC_RETURN_IF_ERROR(check_length(i, parts.size(), part, expected));
-  }
-  return numel;
-}
-
 }  // namespace
 
 Status TopkState::save(Bytes& out) const {
@@ -200,12 +181,12 @@ Status TopkState::save(Bytes& out) const {
     return make_error(ErrorCode::kInternal,
                       "saving a top-k state while a step is neither committed nor rolled back");
   }
-  write_saved_topk({.dtype = impl_->dtype,
-                    .numel = impl_->numel,
-                    .step = impl_->step,
-                    .forecast = impl_->forecast,
-                    .residual = impl_->residual.bytes(),
-                    .velocity = impl_->velocity.bytes(),
+  write_saved_topk({.dtype = dtype_,
+                    .numel = numel_,
+                    .step = step_,
+                    .forecast = forecast_,
+                    .residual = residual_.bytes(),
+                    .velocity = velocity_.bytes(),
                     .has_velocity = has_velocity()},
                    out);
   return {};
@@ -214,52 +195,12 @@ Status TopkState::save(Bytes& out) const {
 Result<TopkState> TopkState::load(std::span<const std::byte> bytes) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk saved, parse_saved_topk(bytes));
   TopkState state(saved.dtype, saved.numel);
-  Impl& impl = *state.impl_;
-  impl.step = saved.step;
-  impl.forecast = saved.forecast;
-  copy(impl.residual.current(), saved.residual);
+  state.step_ = saved.step;
+  state.forecast_ = saved.forecast;
+  copy(state.residual_.current(), saved.residual);
   if (saved.has_velocity) {
-    impl.velocity = detail::LanePair(impl.residual_bytes());
-    copy(impl.velocity.current(), saved.velocity);
-  }
-  return state;
-}
-
-Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>> saved,
-                                     std::size_t n,
-                                     std::size_t j) {
-  if (j >= n) {
-    return make_error(ErrorCode::kInvalidArgument, "shard %zu of %zu", j, n);
-  }
-  std::vector<SavedTopk> parts;
-  for (const auto bytes : saved) {
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk part, parse_saved_topk(bytes));
-    parts.push_back(part);
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const std::size_t numel, check_shards(parts));
-  const DataType dtype = parts.front().dtype;
-  const ShardRange mine = topk_shard(numel, n, j, dtype);
-  TopkState state(dtype, mine.size_elems());
-  Impl& impl = *state.impl_;
-  impl.step = parts.front().step;
-  if (parts.front().has_velocity) {
-    impl.velocity = detail::LanePair(impl.residual_bytes());
-  }
-  const std::size_t lane_bytes = impl.lane_bytes();
-  std::size_t begin = 0;
-  for (const SavedTopk& part : parts) {
-    const std::size_t from = std::max(begin, mine.begin);
-    const std::size_t to = std::min(begin + part.numel, mine.end);
-    if (from < to) {
-      const std::size_t at = (from - mine.begin) * lane_bytes;
-      const std::size_t skipped = (from - begin) * lane_bytes;
-      const std::size_t taken = (to - from) * lane_bytes;
-      copy(impl.residual.current() + at, part.residual.subspan(skipped, taken));
-      if (part.has_velocity) {
-        copy(impl.velocity.current() + at, part.velocity.subspan(skipped, taken));
-      }
-    }
-    begin += part.numel;
+    state.velocity_ = detail::LanePair(state.residual_bytes());
+    copy(state.velocity_.current(), saved.velocity);
   }
   return state;
 }
@@ -269,14 +210,13 @@ Result<TopkState> TopkState::gather(std::span<const std::byte> like,
                                     const ShardRange& mine) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk first, parse_saved_topk(like));
   TopkState state(first.dtype, mine.size_elems());
-  Impl& impl = *state.impl_;
-  impl.step = first.step;
+  state.step_ = first.step;
   if (first.has_velocity) {
-    impl.velocity = detail::LanePair(impl.residual_bytes());
+    state.velocity_ = detail::LanePair(state.residual_bytes());
   }
   const bool is_wide = first.dtype == DataType::kFloat64;
   const auto add = is_wide ? add_shard_lanes<double> : add_shard_lanes<float>;
-  const std::size_t lane_bytes = impl.lane_bytes();
+  const std::size_t lane_bytes = state.lane_bytes();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const ShardRange& range = parts[i].range;
     LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk part, parse_saved_topk(parts[i].bytes));
@@ -288,14 +228,14 @@ Result<TopkState> TopkState::gather(std::span<const std::byte> like,
       const std::size_t at = (from - mine.begin) * lane_bytes;
       const std::size_t skipped = (from - range.begin) * lane_bytes;
       const std::size_t taken = (to - from) * lane_bytes;
-      add(impl.residual.current() + at, part.residual.subspan(skipped, taken));
+      add(state.residual_.current() + at, part.residual.subspan(skipped, taken));
       if (part.has_velocity) {
-        add(impl.velocity.current() + at, part.velocity.subspan(skipped, taken));
+        add(state.velocity_.current() + at, part.velocity.subspan(skipped, taken));
       }
     }
   }
   const auto finite = is_wide ? all_finite<double> : all_finite<float>;
-  if (!finite(impl.residual.bytes()) || !finite(impl.velocity.bytes())) {
+  if (!finite(state.residual_.bytes()) || !finite(state.velocity_.bytes())) {
     return make_error(ErrorCode::kInvalidArgument, "the sum of saved top-k shards is not finite");
   }
   return state;

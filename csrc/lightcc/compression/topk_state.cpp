@@ -9,7 +9,6 @@
 #include "lightcc/collectives/kernels/float_mode.hpp"
 #include "lightcc/compression/float_types.hpp"
 #include "lightcc/compression/list_writer.hpp"
-#include "lightcc/compression/topk_state_impl.hpp"
 #include "lightcc/compression/topk_step.hpp"
 
 namespace lightcc {
@@ -72,50 +71,44 @@ template <typename Lane>
 
 }  // namespace
 
-TopkState::TopkState(DataType dtype, std::size_t numel) : impl_(std::make_unique<Impl>()) {
-  impl_->dtype = dtype;
-  impl_->numel = numel;
-  impl_->residual = detail::LanePair(impl_->residual_bytes());
+TopkState::TopkState(DataType dtype, std::size_t numel) : dtype_(dtype), numel_(numel) {
+  residual_ = detail::LanePair(residual_bytes());
 }
 
-TopkState::TopkState(TopkState&&) noexcept = default;
-TopkState& TopkState::operator=(TopkState&&) noexcept = default;
-TopkState::~TopkState() = default;
-
-DataType TopkState::dtype() const {
-  return impl_->dtype;
+detail::TopkStepJob TopkState::begin(double scale, double momentum, SimdLevel level) {
+  had_velocity_ = velocity_.exists();
+  next_has_velocity_ = momentum != 0.0;
+  if (next_has_velocity_ && !had_velocity_) {
+    velocity_ = detail::LanePair(residual_bytes());
+  }
+  return {.dtype = dtype_,
+          .numel = numel_,
+          .step = step_,
+          .scale = scale,
+          .momentum = momentum,
+          .level = level,
+          .residual = &residual_,
+          .velocity = next_has_velocity_ ? &velocity_ : nullptr};
 }
 
-std::size_t TopkState::numel() const {
-  return impl_->numel;
-}
-
-std::uint64_t TopkState::step() const {
-  return impl_->step;
-}
-
-double TopkState::threshold() const {
-  return impl_->forecast.threshold;
-}
-
-bool TopkState::has_velocity() const {
-  return impl_->velocity.exists();
-}
-
-StepEnergy TopkState::energy() const {
-  return impl_->energy;
-}
-
-bool TopkState::is_pending() const {
-  return impl_->pending != Impl::Pending::kNone;
+void TopkState::measure(const std::byte* shard, const ShardRange& left_out) {
+  energy_ = {};
+  for (const ShardRange& range :
+       {ShardRange{0, left_out.begin}, ShardRange{left_out.end, numel_}}) {
+    const std::byte* from = shard == nullptr ? nullptr : shard + range.begin * element_size(dtype_);
+    const StepEnergy part = measure_energy(
+        dtype_, from, residual_.next() + range.begin * lane_bytes(), range.size_elems(), step_);
+    energy_.input += part.input;
+    energy_.kept += part.kept;
+  }
 }
 
 double TopkState::residual_at(std::size_t i) const {
-  return lane_at(impl_->dtype, impl_->residual.current(), i);
+  return lane_at(dtype_, residual_.current(), i);
 }
 
 double TopkState::velocity_at(std::size_t i) const {
-  return has_velocity() ? lane_at(impl_->dtype, impl_->velocity.current(), i) : 0.0;
+  return has_velocity() ? lane_at(dtype_, velocity_.current(), i) : 0.0;
 }
 
 Result<TopkOutcome> TopkState::compress(const std::byte* shard,
@@ -125,9 +118,9 @@ Result<TopkOutcome> TopkState::compress(const std::byte* shard,
   if (is_pending()) {
     return pending_error("compressing");
   }
-  LIGHTCC_RETURN_IF_ERROR(check_request(request, impl_->numel));
-  const TopkFormat format{.dtype = impl_->dtype, .fp16 = request.fp16};
-  const std::size_t needed = max_list_bytes(impl_->numel, request.capacity, format);
+  LIGHTCC_RETURN_IF_ERROR(check_request(request, numel_));
+  const TopkFormat format{.dtype = dtype_, .fp16 = request.fp16};
+  const std::size_t needed = max_list_bytes(numel_, request.capacity, format);
   if (out.size() < needed) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a top-k list of up to %zu entries takes %zu bytes, there is room for %zu",
@@ -135,13 +128,12 @@ Result<TopkOutcome> TopkState::compress(const std::byte* shard,
                       needed,
                       out.size());
   }
-  const detail::TopkStepJob job = impl_->job(input_scale, request.momentum, request.level);
-  detail::ListWriter writer(out, impl_->numel, request.capacity, format, 0);
-  impl_->next_forecast = impl_->forecast;
-  const TopkOutcome outcome =
-      detail::run_topk_step(job, shard, request, impl_->next_forecast, writer);
-  impl_->pending = outcome.non_finite ? Impl::Pending::kNonFinite : Impl::Pending::kFinite;
-  impl_->measure(shard);
+  const detail::TopkStepJob job = begin(input_scale, request.momentum, request.level);
+  detail::ListWriter writer(out, numel_, request.capacity, format, 0);
+  next_forecast_ = forecast_;
+  const TopkOutcome outcome = detail::run_topk_step(job, shard, request, next_forecast_, writer);
+  pending_ = outcome.non_finite ? Pending::kNonFinite : Pending::kFinite;
+  measure(shard);
   return outcome;
 }
 
@@ -153,33 +145,33 @@ Status TopkState::flush_into(std::byte* shard,
     return pending_error("flushing");
   }
   LIGHTCC_RETURN_IF_ERROR(check_momentum(momentum));
-  const bool finite = detail::run_topk_flush(impl_->job(input_scale, momentum, level), shard);
-  impl_->next_forecast = {};  // What is left, if anything, says nothing about the next step.
-  impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
-  impl_->measure(shard);
+  const bool finite = detail::run_topk_flush(begin(input_scale, momentum, level), shard);
+  next_forecast_ = {};  // What is left, if anything, says nothing about the next step.
+  pending_ = finite ? Pending::kFinite : Pending::kNonFinite;
+  measure(shard);
   return {};
 }
 
 void TopkState::commit() {
-  if (impl_->pending != Impl::Pending::kFinite) {
+  if (pending_ != Pending::kFinite) {
     return rollback();
   }
-  impl_->residual.swap();
-  if (impl_->next_has_velocity) {
-    impl_->velocity.swap();
+  residual_.swap();
+  if (next_has_velocity_) {
+    velocity_.swap();
   } else {
-    impl_->velocity = {};
+    velocity_ = {};
   }
-  impl_->forecast = impl_->next_forecast;
-  ++impl_->step;
-  impl_->pending = Impl::Pending::kNone;
+  forecast_ = next_forecast_;
+  ++step_;
+  pending_ = Pending::kNone;
 }
 
 void TopkState::rollback() {
-  if (is_pending() && !impl_->had_velocity) {
-    impl_->velocity = {};
+  if (is_pending() && !had_velocity_) {
+    velocity_ = {};
   }
-  impl_->pending = Impl::Pending::kNone;
+  pending_ = Pending::kNone;
 }
 
 Status TopkState::scale(double factor) {
@@ -192,20 +184,19 @@ Status TopkState::scale(double factor) {
                       factor);
   }
   const IeeeFloatMode mode;
-  for (detail::LanePair* lanes : {&impl_->residual, &impl_->velocity}) {
+  for (detail::LanePair* lanes : {&residual_, &velocity_}) {
     if (!lanes->exists()) {
       continue;
     }
-    if (impl_->dtype == DataType::kFloat64) {
-      scale_lanes<double>(lanes->current(), impl_->numel, factor);
+    if (dtype_ == DataType::kFloat64) {
+      scale_lanes<double>(lanes->current(), numel_, factor);
     } else {
-      scale_lanes<float>(lanes->current(), impl_->numel, factor);
+      scale_lanes<float>(lanes->current(), numel_, factor);
     }
   }
-  const double maximum = impl_->dtype == DataType::kFloat64
-                             ? std::numeric_limits<double>::max()
-                             : double{std::numeric_limits<float>::max()};
-  for (double* magnitude : {&impl_->forecast.threshold, &impl_->forecast.ideal}) {
+  const double maximum = dtype_ == DataType::kFloat64 ? std::numeric_limits<double>::max()
+                                                      : double{std::numeric_limits<float>::max()};
+  for (double* magnitude : {&forecast_.threshold, &forecast_.ideal}) {
     *magnitude = std::min(*magnitude * factor, maximum);
   }
   return {};

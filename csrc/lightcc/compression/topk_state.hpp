@@ -31,7 +31,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -39,52 +38,30 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/compression/lane_pair.hpp"
 #include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/shard_state.hpp"
 #include "lightcc/compression/step_energy.hpp"
-#include "lightcc/compression/topk_list.hpp"
+#include "lightcc/compression/topk_step.hpp"
 
 namespace lightcc {
 
-/// What one compress() is to do.
-struct TopkRequest {
-  std::size_t k = 0;         ///< 1 .. numel (0 for an empty shard): topk_k().
-  std::size_t capacity = 0;  ///< Entries that the list may have, k .. numel: topk_capacity().
-  bool exact = false;        ///< Exactly k entries, ties to the lower index.
-  bool fp16 = false;         ///< TopkFormat::fp16; what rounding takes away stays in the residual.
-  double momentum = 0.0;     ///< 0: no momentum correction. Below 1.
-  SimdLevel level = detect_simd_level();
-};
-
-struct TopkOutcome {
-  std::size_t bytes = 0;  ///< Of the list.
-  std::size_t count = 0;  ///< Entries.
-  bool non_finite =
-      false;       ///< acc holds a NaN or infinity: the list is flagged and has no entries.
-  int passes = 0;  ///< Over the shard and the residual; 1 in steady state.
-};
-
-class TopkState {
+class TopkState final : public TopkShardState {
  public:
   /// A residual of zeros. `dtype` is floating point. Takes memory for two residuals: 8 bytes per
   /// element, 16 for float64, the double of that with momentum correction. std::bad_alloc may be
   /// thrown, as by any container.
   TopkState(DataType dtype, std::size_t numel);
-  TopkState(TopkState&&) noexcept;
-  TopkState& operator=(TopkState&&) noexcept;
-  TopkState(const TopkState&) = delete;
-  TopkState& operator=(const TopkState&) = delete;
-  ~TopkState();
 
-  DataType dtype() const;
-  std::size_t numel() const;
+  DataType dtype() const override { return dtype_; }
+  std::size_t numel() const override { return numel_; }
   /// Committed steps.
-  std::uint64_t step() const;
+  std::uint64_t step() const { return step_; }
   /// The magnitude from which on the next step selects; 0: to be found exactly.
-  double threshold() const;
-  bool has_velocity() const;
-  /// Of the step that is pending, or was the last one; of no use where that was not finite. What
-  /// came into a step that travelled dense had the residual in it already.
-  StepEnergy energy() const;
+  double threshold() const { return forecast_.threshold; }
+  bool has_velocity() const { return velocity_.exists(); }
+  StepEnergy energy() const override { return energy_; }
+  TopkState* on_host() override { return this; }
   /// Element `i` of the residual, or of the velocity (0 without one), as committed.
   double residual_at(std::size_t i) const;
   double velocity_at(std::size_t i) const;
@@ -134,32 +111,19 @@ class TopkState {
                             std::span<std::byte> out,
                             SimdLevel level = detect_simd_level());
 
-  /// Makes the pending step final. Nothing without one. An outcome that is not finite is rolled
-  /// back instead.
-  void commit();
-  /// Forgets the pending step: the state is what it was before, bit for bit. Nothing without one.
-  void rollback();
-  bool is_pending() const;
+  void commit() override;
+  void rollback() override;
+  bool is_pending() const override { return pending_ != Pending::kNone; }
 
   /// Multiplies residual, velocity and threshold, for gradients whose scale changes from now on.
   /// Errors: kInvalidArgument when `factor` is not finite or not above 0; kInternal while a step is
   /// pending.
   Status scale(double factor);
 
-  /// Appends the state to `out`: everything that later results depend on, bit for bit. Errors:
-  /// kInternal while a step is pending. Byte table: docs/inside/wire-format.md.
-  Status save(Bytes& out) const;
+  Status save(Bytes& out) const override;
   /// What save() wrote, whole. Errors: kInvalidArgument, saying what is wrong: another version, cut
   /// short, damaged (there is a checksum), not this many elements.
   static Result<TopkState> load(std::span<const std::byte> bytes);
-
-  /// Shard `j` of `n` made from the saved shards 0, 1, ... of the same tensor under another number
-  /// of shards: residuals (and velocities) of the whole tensor one after another, cut anew. The
-  /// step count is kept, the threshold is found anew. Errors: as load(), and kInvalidArgument when
-  /// the saved shards are not all shards of one tensor at one step.
-  static Result<TopkState> reshard(std::span<const std::span<const std::byte>> saved,
-                                   std::size_t n,
-                                   std::size_t j);
 
   /// A saved shard, and which elements of the tensor it has.
   struct SavedShard {
@@ -176,8 +140,28 @@ class TopkState {
                                   const ShardRange& mine);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  enum class Pending : std::uint8_t { kNone, kFinite, kNonFinite };
+
+  std::size_t lane_bytes() const { return dtype_ == DataType::kFloat64 ? 8 : 4; }
+  std::size_t residual_bytes() const { return numel_ * lane_bytes(); }
+  /// A step on this state. Makes the velocity where one is needed for the first time.
+  detail::TopkStepJob begin(double scale, double momentum, SimdLevel level);
+  /// All but the elements of `left_out`.
+  void measure(const std::byte* shard, const ShardRange& left_out = {});
+
+  DataType dtype_ = DataType::kFloat32;
+  std::size_t numel_ = 0;
+  std::uint64_t step_ = 0;
+  detail::TopkForecast forecast_;
+  detail::LanePair residual_;
+  detail::LanePair velocity_;  // Exists with momentum correction.
+
+  // Of the step that is pending.
+  Pending pending_ = Pending::kNone;
+  StepEnergy energy_;
+  detail::TopkForecast next_forecast_;
+  bool had_velocity_ = false;
+  bool next_has_velocity_ = false;
 };
 
 }  // namespace lightcc

@@ -4,11 +4,33 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/compression/lane_pair.hpp"
 #include "lightcc/compression/list_writer.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/topk_list.hpp"
 
-namespace lightcc::detail {
+namespace lightcc {
+
+/// What one compress() is to do.
+struct TopkRequest {
+  std::size_t k = 0;         ///< 1 .. numel (0 for an empty shard): topk_k().
+  std::size_t capacity = 0;  ///< Entries that the list may have, k .. numel: topk_capacity().
+  bool exact = false;        ///< Exactly k entries, ties to the lower index.
+  bool fp16 = false;         ///< TopkFormat::fp16; what rounding takes away stays in the residual.
+  double momentum = 0.0;     ///< 0: no momentum correction. Below 1.
+  SimdLevel level = detect_simd_level();
+};
+
+struct TopkOutcome {
+  std::size_t bytes = 0;  ///< Of the list.
+  std::size_t count = 0;  ///< Entries.
+  bool non_finite =
+      false;       ///< acc holds a NaN or infinity: the list is flagged and has no entries.
+  int passes = 0;  ///< Over the shard and the residual; 1 in steady state.
+};
+
+namespace detail {
 
 /// What a step hands to the next one for its threshold.
 struct TopkForecast {
@@ -41,4 +63,5 @@ TopkOutcome run_topk_step(const TopkStepJob& job,
 /// TopkState::flush_into(). Returns whether all is finite.
 bool run_topk_flush(const TopkStepJob& job, std::byte* shard);
 
-}  // namespace lightcc::detail
+}  // namespace detail
+}  // namespace lightcc

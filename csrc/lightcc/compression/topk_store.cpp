@@ -2,10 +2,10 @@
 
 #include <cmath>
 #include <optional>
-#include <set>
+#include <utility>
 
-#include "lightcc/compression/saved_entry.hpp"
 #include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_state.hpp"
 
 namespace lightcc {
 namespace {
@@ -32,6 +32,50 @@ Status no_state(const std::string& name, std::size_t elements, const Status& why
 }
 
 }  // namespace
+
+Result<std::shared_ptr<TopkEntry>> TopkEntry::load(const SavedEntry& saved) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<TopkShardState> state,
+                           host_kernels().load_state(saved.state));
+  if (state->dtype() != saved.dtype ||
+      state->numel() !=
+          topk_shard(saved.elements, saved.position.members, saved.position.member, saved.dtype)
+              .size_elems()) {
+    return bad_saved_entry("does not fit the tensor it is of");
+  }
+  return std::make_shared<TopkEntry>(TopkEntry{.position = saved.position,
+                                               .dtype = saved.dtype,
+                                               .elements = saved.elements,
+                                               .kernels = &host_kernels(),
+                                               .state = std::move(state),
+                                               .steps = saved.steps,
+                                               .usage = {},
+                                               .send_factor = saved.factor});
+}
+
+bool TopkEntry::fits(const GridPosition& on, DataType type, std::size_t numel) const {
+  return position == on && dtype == type && elements == numel;
+}
+
+Status TopkEntry::move_to(TopkKernels& to) {
+  Bytes saved;
+  LIGHTCC_RETURN_IF_ERROR(state->save(saved));
+  LIGHTCC_ASSIGN_OR_RETURN(state, to.load_state(saved));
+  kernels = &to;
+  return {};
+}
+
+Result<Bytes> TopkEntry::save() const {
+  Bytes kept;
+  LIGHTCC_RETURN_IF_ERROR(state->save(kept));
+  return write_saved_entry({position, dtype, elements, steps, send_factor, kept});
+}
+
+Status TopkEntry::scale(double factor) {
+  if (kernels != &host_kernels()) {
+    LIGHTCC_RETURN_IF_ERROR(move_to(host_kernels()));
+  }
+  return state->on_host()->scale(factor);
+}
 
 Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                     const GridPosition& position,
@@ -101,7 +145,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::parse(const Key& key,
     return is_in_flight(key.second);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry parsed, parse_saved_entry(saved));
-  return TopkEntry::load(parsed, kernels_);
+  return TopkEntry::load(parsed);
 }
 
 Result<TopkSavedTensor> TopkStore::check(const Key& key, std::span<const std::byte> saved) const {
@@ -133,8 +177,7 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
     scaled.push_back(found->second.get());
   }
   for (TopkEntry* entry : scaled) {
-    LIGHTCC_RETURN_IF_ERROR(bring_home(*entry));
-    LIGHTCC_RETURN_IF_ERROR(entry->state->scale(factor));
+    LIGHTCC_RETURN_IF_ERROR(entry->scale(factor));
     entry->usage.scale(factor);
   }
   return {};
@@ -147,15 +190,10 @@ Status TopkStore::set_factor(const Key& key, double factor) {
   }
   TopkEntry& entry = *found->second;
   if (const std::optional<double> change = factor_change(entry.send_factor, factor)) {
-    LIGHTCC_RETURN_IF_ERROR(bring_home(entry));
-    LIGHTCC_RETURN_IF_ERROR(entry.state->scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(entry.scale(*change));
   }
   entry.send_factor = factor;
   return {};
-}
-
-Status TopkStore::bring_home(TopkEntry& entry) const {
-  return entry.kernels == &kernels_ ? Status() : entry.move_to(kernels_);
 }
 
 std::uint64_t TopkStore::steps_of(const Key& key,

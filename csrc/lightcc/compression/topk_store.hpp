@@ -20,10 +20,33 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
-#include "lightcc/compression/topk_entry.hpp"
+#include "lightcc/compression/saved_entry.hpp"
+#include "lightcc/compression/step_energy.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
 namespace lightcc {
+
+/// One tensor, as far as this rank has to do with it.
+struct TopkEntry {
+  GridPosition position;
+  DataType dtype = DataType::kFloat32;
+  std::size_t elements = 0;               ///< Of the tensor.
+  TopkKernels* kernels = nullptr;         ///< Of the memory that the state is in.
+  std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
+  std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
+  CompressionUsage usage;
+  double send_factor = 0.0;  ///< Multiplies what is kept back when it is sent; 0: not known.
+
+  /// What save() wrote, in host memory. kInvalidArgument: its parts do not fit together.
+  static Result<std::shared_ptr<TopkEntry>> load(const SavedEntry& saved);
+  /// Whether it can go on with such a tensor.
+  bool fits(const GridPosition& on, DataType type, std::size_t numel) const;
+  /// Moves what is kept back to the memory of `to`.
+  Status move_to(TopkKernels& to);
+  Result<Bytes> save() const;
+  /// Multiplies what is kept back, which comes to host memory for that.
+  Status scale(double factor);
+};
 
 /// Whose usage it is.
 struct TensorUsage {
@@ -53,17 +76,13 @@ class TopkStore {
  public:
   using Key = std::pair<std::uint32_t, std::string>;  ///< Process set and name.
 
-  /// `kernels`: of what is loaded, which can do everything. They, and those of entries, outlive the
-  /// store.
-  explicit TopkStore(TopkKernels& kernels) : kernels_(kernels) {}
-
-  /// The entry of `key` on the plane of `kernels`, made anew where there is none that fits.
-  /// kSystem: no memory for it.
+  /// The entry of `key` in the memory of `kernels`, which outlive the store; made anew where there
+  /// is none that fits. kSystem: no memory for it.
   Result<std::shared_ptr<TopkEntry>> entry(const Key& key,
                                            const GridPosition& position,
                                            DataType dtype,
                                            std::size_t elements,
-                                           TopkKernels& kernels);
+                                           TopkKernels& kernels = host_kernels());
   /// Has what is sent of a tensor from now on be multiplied by `factor` (late_factor()). What was
   /// kept back under another factor is scaled, so that it counts as it would have then. Called
   /// before entry(), whose new entries have no factor.
@@ -94,11 +113,8 @@ class TopkStore {
   Status scale(double factor, std::span<const Key> keys);
 
  private:
-  /// Moves what is kept back to the memory of `kernels`, where all of it can be changed.
-  Status bring_home(TopkEntry& entry) const;
   Result<std::shared_ptr<TopkEntry>> parse(const Key& key, std::span<const std::byte> saved) const;
 
-  TopkKernels& kernels_;
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
   std::set<std::string> said_;

@@ -226,7 +226,7 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
   Entries entries;
   for (const BucketTensor& tensor : bucket.tensors) {
     LIGHTCC_ASSIGN_OR_RETURN(entries.emplace_back(),
-                             entry_on(site.plane.topk_kernels(), bucket, tensor, site));
+                             entry_on(host_kernels(), bucket, tensor, site));
   }
   return start_with(bucket, spans, reduction, site, std::move(entries), /*on_device=*/false);
 }

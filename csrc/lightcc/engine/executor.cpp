@@ -42,8 +42,7 @@ Executor::Executor(const Membership& world,
       clock_(clock),
       operations_(operations),
       timeline_(timeline),
-      planes_(std::move(planes)),
-      topk_(planes_.host().topk_kernels()) {}
+      planes_(std::move(planes)) {}
 
 Status Executor::add_process_set(std::uint32_t id,
                                  const std::vector<std::int32_t>& ranks,

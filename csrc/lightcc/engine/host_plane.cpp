@@ -49,7 +49,7 @@ std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int
 }  // namespace
 
 HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd)
-    : world_(world), knobs_(std::move(knobs)), simd_(simd), topk_kernels_(simd) {}
+    : world_(world), knobs_(std::move(knobs)), simd_(simd) {}
 
 bool HostPlane::is_on_this_host(std::int32_t rank) const {
   return position_of(world_.host.ranks, rank) < world_.host.ranks.size();

@@ -19,7 +19,6 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/shm/shm_group.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/plane.hpp"
@@ -53,7 +52,6 @@ class HostPlane final : public Plane {
   Result<std::unique_ptr<Work>> start_adasum(Group& group,
                                              const TensorSpan& tensor,
                                              const Reduction& reduction) override;
-  TopkKernels& topk_kernels() override { return topk_kernels_; }
 
  private:
   /// A set that this rank is a member of.
@@ -99,7 +97,6 @@ class HostPlane final : public Plane {
   Membership& world_;
   const Knobs knobs_;
   SimdLevel simd_;
-  HostTopkKernels topk_kernels_;
   std::map<std::uint32_t, Set> sets_;
   bool explained_ = false;
   std::vector<Outgoing> outgoing_;

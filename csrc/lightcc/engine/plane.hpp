@@ -25,7 +25,6 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/operation.hpp"
 #include "lightcc/engine/route.hpp"
@@ -105,7 +104,6 @@ class Plane {
   virtual Result<std::unique_ptr<Work>> start_adasum(Group& group,
                                                      const TensorSpan& tensor,
                                                      const Reduction& reduction) = 0;
-  virtual TopkKernels& topk_kernels() = 0;
 };
 
 /// What a plane is made of. All but the knobs outlive it.

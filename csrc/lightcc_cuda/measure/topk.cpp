@@ -17,7 +17,7 @@
 
 #include "lightcc/compression/list_layout.hpp"
 #include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_saved.hpp"
 
@@ -90,9 +90,13 @@ class MeasuredShard {
     const TopkRequest request = measured_request(elements());
     result.list.resize(list_room(elements(), request));
     LIGHTCC_ASSIGN_OR_RETURN(const std::unique_ptr<TopkShardState> state,
-                             load_host_state(saved, detect_simd_level()));
-    LIGHTCC_RETURN_IF_ERROR(
-        state->compress(values().data(), request, result.list, result.outcome).status());
+                             host_kernels().load_state(saved));
+    const TopkStep step{.state = state.get(),
+                        .shard = values().data(),
+                        .request = request,
+                        .list = result.list,
+                        .outcome = &result.outcome};
+    LIGHTCC_RETURN_IF_ERROR(host_kernels().compress({&step, 1}).status());
     state->commit();
     LIGHTCC_RETURN_IF_ERROR(state->save(result.saved));
     return result;

@@ -134,7 +134,6 @@ class NcclPlane final : public Plane {
                                              const Reduction& /*reduction*/) override {
     return make_error(ErrorCode::kInternal, "NCCL has no Adasum");
   }
-  TopkKernels& topk_kernels() override { return host_.topk_kernels(); }
 
  private:
   struct LaneComms {

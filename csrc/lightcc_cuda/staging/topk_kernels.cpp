@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/compression/topk_host_kernels.hpp"
-
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/staging/jobs_work.hpp"
 
@@ -35,12 +33,8 @@ Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launch
 
 class CudaShardState final : public TopkShardState {
  public:
-  CudaShardState(std::shared_ptr<Launcher> launcher,
-                 std::shared_ptr<std::atomic<int>> under_way,
-                 std::shared_ptr<TopkShard> shard)
-      : launcher_(std::move(launcher)),
-        under_way_(std::move(under_way)),
-        shard_(std::move(shard)) {}
+  CudaShardState(std::shared_ptr<Launcher> launcher, std::shared_ptr<TopkShard> shard)
+      : launcher_(std::move(launcher)), shard_(std::move(shard)) {}
   CudaShardState(const CudaShardState&) = delete;
   CudaShardState& operator=(const CudaShardState&) = delete;
   /// The GPU's thread frees its memory, as that may block.
@@ -49,16 +43,6 @@ class CudaShardState final : public TopkShardState {
         [shard = std::move(shard_)](const GpuSite& /*gpu*/) { return Status(); }));
   }
 
-  Result<std::unique_ptr<Work>> compress(const std::byte* shard,
-                                         const TopkRequest& request,
-                                         std::span<std::byte> list,
-                                         TopkOutcome& outcome) override {
-    LIGHTCC_RETURN_IF_ERROR(begin(shard != nullptr, request));
-    return post_steps(
-        launcher_,
-        under_way_,
-        {{.shard = shard_, .input = shard, .request = request, .list = list, .outcome = &outcome}});
-  }
   /// The step is pending from now on, unless it is refused.
   Status begin(bool has_input, const TopkRequest& request) {
     if (pending_) {
@@ -87,7 +71,7 @@ class CudaShardState final : public TopkShardState {
   }
   void rollback() override { pending_ = false; }
   bool is_pending() const override { return pending_; }
-  std::optional<StepEnergy> energy() const override { return shard_->energy; }
+  StepEnergy energy() const override { return shard_->energy; }
   /// Blocks: until the GPU has copied it.
   Status save(Bytes& out) const override {
     if (pending_) {
@@ -100,7 +84,6 @@ class CudaShardState final : public TopkShardState {
 
  private:
   std::shared_ptr<Launcher> launcher_;
-  std::shared_ptr<std::atomic<int>> under_way_;
   std::shared_ptr<TopkShard> shard_;
   bool pending_ = false;
 };
@@ -146,13 +129,13 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
     return begun;
   }
   return std::unique_ptr<TopkShardState>(
-      std::make_unique<CudaShardState>(to_host_, under_way_, std::move(shard)));
+      std::make_unique<CudaShardState>(to_host_, std::move(shard)));
 }
 
 Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dtype,
                                                                     std::size_t numel) {
   if (numel == 0) {
-    return make_host_state(dtype, numel, SimdLevel::kPlain);
+    return host_kernels().make_state(dtype, numel);
   }
   auto shard = std::make_shared<TopkShard>();
   shard->dtype = dtype;
@@ -166,7 +149,7 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::load_state(
     std::span<const std::byte> saved) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk parsed, parse_saved_topk(saved));
   if (parsed.numel == 0) {
-    return load_host_state(saved, SimdLevel::kPlain);
+    return host_kernels().load_state(saved);
   }
   auto shard = std::make_shared<TopkShard>();
   shard->dtype = parsed.dtype;
@@ -194,7 +177,7 @@ std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
           }};
 }
 
-Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const TopkStep> steps) {
+Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep> steps) {
   std::vector<SiteStep> of_site;
   std::vector<TopkShardState*> begun;
   const auto begin = [&](const TopkStep& step) -> Status {
@@ -206,8 +189,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
                         data_type_name(step.state->dtype()));
     }
     if (step.state->numel() == 0) {  // It is on the host, and done at once.
-      LIGHTCC_RETURN_IF_ERROR(
-          step.state->compress(step.shard, step.request, step.list, *step.outcome).status());
+      LIGHTCC_RETURN_IF_ERROR(host_kernels().compress({&step, 1}).status());
     } else {
       auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
       LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
@@ -232,20 +214,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
                          : post_steps(to_host_, under_way_, std::move(of_site));
 }
 
-Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,
-                                                     std::byte* out,
-                                                     std::size_t elements,
-                                                     DataType dtype,
-                                                     double postscale) {
-  const TopkSum sum{.lists = {lists.begin(), lists.end()},
-                    .out = out,
-                    .elements = elements,
-                    .dtype = dtype,
-                    .postscale = postscale};
-  return merge_all({&sum, 1});
-}
-
-Result<std::unique_ptr<Work>> CudaTopkKernels::merge_all(std::span<const TopkSum> sums) {
+Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkSum> sums) {
   std::vector<TopkSum> kept;
   for (const TopkSum& sum : sums) {
     if (sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {

@@ -36,14 +36,9 @@ class CudaTopkKernels final : public TopkKernels {
   Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override;
   /// Null: there is none. Blocks.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
-  Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
-                                      std::byte* out,
-                                      std::size_t elements,
-                                      DataType dtype,
-                                      double postscale) override;
   // All steps, and all sums, must have one dtype. Else: kInvalidArgument.
-  Result<std::unique_ptr<Work>> compress_all(std::span<const TopkStep> steps) override;
-  Result<std::unique_ptr<Work>> merge_all(std::span<const TopkSum> sums) override;
+  Result<std::unique_ptr<Work>> compress(std::span<const TopkStep> steps) override;
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkSum> sums) override;
 
  private:
   Result<std::unique_ptr<TopkShardState>> state_with(

@@ -20,7 +20,6 @@
 #include "lightcc/base/rng.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
@@ -41,11 +40,6 @@ struct Shape {
   std::size_t exchange_elements = kExchangeElements;  ///< CompressedJob::exchange_elements.
   int size() const { return blocks * members; }
 };
-
-inline TopkKernels& kernels() {
-  static HostTopkKernels host(SimdLevel::kPlain);
-  return host;
-}
 
 /// What a rank sends over one lane.
 struct Traffic {
@@ -174,11 +168,8 @@ class Rank {
     std::vector<CompressedTensor> tensors;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::size_t count = results_[i].size() / sizeof(float);
-      auto entry = store_.entry({0, "tensor " + std::to_string(first + i)},
-                                position_,
-                                DataType::kFloat32,
-                                count,
-                                kernels());
+      auto entry = store_.entry(
+          {0, "tensor " + std::to_string(first + i)}, position_, DataType::kFloat32, count);
       tensors.push_back(
           {.span = {.in = results_[i].data(), .out = results_[i].data(), .count = count},
            .entry = *entry});
@@ -226,7 +217,7 @@ class Rank {
   std::size_t exchange_elements_;
   std::unique_ptr<Group> flat_;
   std::shared_ptr<GridState> grid_;
-  TopkStore store_{kernels()};
+  TopkStore store_;
   TopkCounters counters_;
   std::vector<Buffer> results_;
   std::unique_ptr<Work> work_;

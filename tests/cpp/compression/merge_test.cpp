@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -13,6 +14,8 @@
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
+
+#include "lightcc/compression/list_writer.hpp"
 
 #include "compression/topk_testing.hpp"
 
@@ -139,11 +142,25 @@ TEST(Merge, unpacks_float16_and_its_scales_exactly) {
   }
 }
 
-/// A list of these elements, bit for bit, as a peer might send it.
+/// A list of those elements whose bits are not zeros, or a flagged one, as a peer might send it.
 Buffer list_of(DataType dtype, const std::vector<double>& dense) {
   const Buffer tensor = tensor_of(dtype, dense);
-  Buffer list(list_of_nonzeros_bytes(tensor.data(), dense.size(), dtype));
-  EXPECT_TRUE(write_list_of_nonzeros(tensor.data(), dense.size(), dtype, list).ok());
+  const std::size_t size = element_size(dtype);
+  Buffer list(max_list_bytes(dense.size(), dense.size(), {.dtype = dtype}));
+  detail::ListWriter writer(list, dense.size(), dense.size(), {.dtype = dtype}, 0);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    if (dense[i] != 0.0 || std::signbit(dense[i])) {
+      const auto offset = static_cast<std::uint16_t>(i);
+      std::memcpy(writer.offsets() + count * sizeof(offset), &offset, sizeof(offset));
+      std::memcpy(writer.values() + count * size, tensor.data() + i * size, size);
+      ++count;
+    }
+  }
+  writer.finish_block(count);
+  const bool is_finite =
+      std::ranges::all_of(dense, [](double value) { return std::isfinite(value); });
+  list.resize(is_finite ? writer.finish() : writer.finish_non_finite());
   return list;
 }
 

@@ -297,49 +297,5 @@ TEST(TopkRange, outside_of_the_list_is_an_error) {
   EXPECT_FALSE(write_list_range(whole.view, 0, 40, small).ok());
 }
 
-// ---- What is not zero.
-
-TEST(TopkNonzeros, put_into_zeros_give_back_every_bit) {
-  Rng rng(21);
-  for (const DataType dtype : kFloatTypes) {
-    for (const std::size_t phase : {std::size_t{0}, std::size_t{60000}}) {
-      const std::size_t numel = 70000;
-      std::vector<double> values(numel, 0.0);
-      for (std::size_t i = 0; i < 500; ++i) {
-        values[rng.below(numel)] = rng.unit() - 0.5;
-      }
-      values[0] = -0.0;
-      values[numel - 1] = -0.0;
-      const Buffer dense = tensor_of(dtype, values);
-      Buffer list(list_of_nonzeros_bytes(dense.data(), numel, dtype, phase));
-      const auto written = write_list_of_nonzeros(dense.data(), numel, dtype, list, phase);
-      ASSERT_TRUE(written.ok()) << written.status().message();
-      ASSERT_EQ(*written, list.size());
-      const auto view = parse_list(list, numel, {.dtype = dtype}, phase);
-      ASSERT_TRUE(view.ok()) << view.status().message();
-      Buffer back(dense.size());
-      for (const Entry& entry : entries_of(*view)) {
-        testing::put(dtype, back.data(), entry.index, entry.value);
-      }
-      EXPECT_EQ(back, dense);
-    }
-  }
-}
-
-TEST(TopkNonzeros, of_what_is_not_finite_is_flagged) {
-  for (const DataType dtype : kFloatTypes) {
-    const Buffer dense = tensor_of(dtype, {1.0, std::numeric_limits<double>::quiet_NaN(), 2.0});
-    Buffer list(list_of_nonzeros_bytes(dense.data(), 3, dtype));
-    ASSERT_TRUE(write_list_of_nonzeros(dense.data(), 3, dtype, list).ok());
-    EXPECT_TRUE(parsed(list, 3, {.dtype = dtype}).non_finite);
-  }
-}
-
-TEST(TopkNonzeros, that_find_no_room_are_an_error) {
-  const Buffer dense = tensor_of(DataType::kFloat32, {1.0, 0.0, 2.0});
-  Buffer list(list_of_nonzeros_bytes(dense.data(), 3, DataType::kFloat32) - 1);
-  EXPECT_FALSE(write_list_of_nonzeros(dense.data(), 3, DataType::kFloat32, list).ok());
-}
-
 }  // namespace
 }  // namespace lightcc::topk_list_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_state.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
 #include "compression/topk_testing.hpp"
@@ -28,11 +28,6 @@ struct Shape {
 
 constexpr Shape kShapes[] = {{1, 1}, {2, 1}, {3, 1}, {2, 2}, {3, 2}, {2, 3}};
 
-TopkKernels& kernels() {
-  static HostTopkKernels host(SimdLevel::kPlain);
-  return host;
-}
-
 std::vector<GridPosition> positions_of(const Shape& shape) {
   std::vector<GridPosition> all;
   for (std::size_t block = 0; block < shape.blocks; ++block) {
@@ -50,8 +45,8 @@ ShardRange shard_of(const GridPosition& position, DataType dtype) {
 /// A step whose input is whole numbers, so that sums are exact.
 template <typename T>
 Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum, int steps = 1) {
-  TopkStore store(kernels());
-  const auto entry = store.entry({0, "a"}, position, dtype, kElements, kernels());
+  TopkStore store;
+  const auto entry = store.entry({0, "a"}, position, dtype, kElements);
   EXPECT_TRUE(entry.ok());
   const ShardRange range = shard_of(position, dtype);
   std::vector<T> shard(range.size_elems());
@@ -61,9 +56,8 @@ Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum,
   std::vector<std::byte> list(65536);
   const TopkRequest request{.k = 3, .capacity = 3, .exact = true, .momentum = momentum};
   for (int step = 0; step < steps; ++step) {
-    TopkOutcome outcome;
     const auto bytes = std::as_bytes(std::span(shard));
-    EXPECT_TRUE((*entry)->state->compress(bytes.data(), request, list, outcome).ok());
+    EXPECT_TRUE((*entry)->state->on_host()->compress(bytes.data(), 1.0, request, list).ok());
     (*entry)->state->commit();
   }
   (*entry)->steps = static_cast<std::uint64_t>(steps);
@@ -72,11 +66,11 @@ Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum,
 
 /// Adds to `sum`, of the whole tensor, what is kept back here.
 void add_kept(const Bytes& saved, const GridPosition& position, std::vector<double>& sum) {
-  TopkStore store(kernels());
+  TopkStore store;
   const Status status = store.load({0, "a"}, saved);
   ASSERT_TRUE(status.ok()) << status.message();
   const DataType dtype = store.check({0, "a"}, saved)->dtype;
-  const auto entry = store.entry({0, "a"}, position, dtype, kElements, kernels());
+  const auto entry = store.entry({0, "a"}, position, dtype, kElements);
   ASSERT_TRUE(entry.ok());
   EXPECT_EQ((*entry)->steps, 1U);  // It still fits.
   Bytes bytes;
@@ -136,7 +130,7 @@ TEST(TopkRegroup, the_sum_over_all_ranks_is_the_same_on_any_grid) {
 
 /// As if it were sent under one factor after another.
 Bytes under(const Bytes& saved, const std::vector<double>& factors) {
-  TopkStore store(kernels());
+  TopkStore store;
   EXPECT_TRUE(store.load({0, "a"}, saved).ok());
   for (const double factor : factors) {
     EXPECT_TRUE(store.set_factor({0, "a"}, factor).ok());

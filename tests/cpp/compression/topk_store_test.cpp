@@ -1,24 +1,40 @@
 // What is remembered of tensors, and what makes them begin anew.
 #include "lightcc/compression/topk_store.hpp"
 
+#include <memory>
 #include <span>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "lightcc/compression/topk_host_kernels.hpp"
-#include "lightcc/compression/topk_regroup.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/topk_state.hpp"
 
 namespace lightcc::topk_store_test {
 namespace {
 
 constexpr std::size_t kElements = 100;
 
-TopkKernels& kernels() {
-  static HostTopkKernels host(SimdLevel::kPlain);
-  return host;
-}
+/// Of memory that is not the host's, as far as a store can tell.
+class OtherKernels final : public TopkKernels {
+ public:
+  Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) override {
+    return host_kernels().make_state(dtype, numel);
+  }
+  Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override {
+    return host_kernels().load_state(saved);
+  }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    return host_kernels().allocate(bytes);
+  }
+  Result<std::unique_ptr<Work>> compress(std::span<const TopkStep> steps) override {
+    return host_kernels().compress(steps);
+  }
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkSum> sums) override {
+    return host_kernels().merge(sums);
+  }
+};
 
 double residual_of(const TopkEntry& entry, std::size_t element) {
   Bytes saved;
@@ -30,9 +46,9 @@ double residual_of(const TopkEntry& entry, std::size_t element) {
 void fill(TopkStore& store,
           const TopkStore::Key& key,
           const GridPosition& position = {.blocks = 2}) {
-  const auto entry = store.entry(key, position, DataType::kFloat32, kElements, kernels());
+  const auto entry = store.entry(key, position, DataType::kFloat32, kElements);
   ASSERT_TRUE(entry.ok());
-  TopkShardState& state = *(*entry)->state;
+  TopkState& state = *(*entry)->state->on_host();
   std::vector<float> shard(state.numel());
   for (std::size_t i = 0; i < shard.size(); ++i) {
     shard[i] = static_cast<float>(i + 1);
@@ -40,19 +56,17 @@ void fill(TopkStore& store,
   std::vector<std::byte> list(4096);
   const TopkRequest request{.k = 1, .capacity = 1, .exact = true};
   const auto bytes = std::as_bytes(std::span(shard));
-  TopkOutcome outcome;
-  ASSERT_TRUE(state.compress(bytes.data(), request, list, outcome).ok());
+  ASSERT_TRUE(state.compress(bytes.data(), 1.0, request, list).ok());
   state.commit();
   (*entry)->steps = 1;
 }
 
 double residual(TopkStore& store, const TopkStore::Key& key, std::size_t element) {
-  return residual_of(**store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements, kernels()),
-                     element);
+  return residual_of(**store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements), element);
 }
 
 TEST(TopkStore, remembers_by_process_set_and_name) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   EXPECT_EQ(residual(store, {0, "a"}, 3), 4.0);
   EXPECT_EQ(residual(store, {0, "b"}, 3), 0.0);
@@ -60,13 +74,13 @@ TEST(TopkStore, remembers_by_process_set_and_name) {
 }
 
 TEST(TopkStore, a_tensor_that_changed_begins_anew) {
-  TopkStore store(kernels());
+  TopkStore store;
   for (const auto& [position, dtype, elements] :
        {std::tuple(GridPosition{.blocks = 3}, DataType::kFloat32, kElements),
         std::tuple(GridPosition{.blocks = 2}, DataType::kFloat64, kElements),
         std::tuple(GridPosition{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
     fill(store, {0, "a"});
-    const auto entry = store.entry({0, "a"}, position, dtype, elements, kernels());
+    const auto entry = store.entry({0, "a"}, position, dtype, elements);
     ASSERT_TRUE(entry.ok());
     EXPECT_EQ((*entry)->steps, 0U);
     EXPECT_EQ(residual_of(**entry, 3), 0.0);
@@ -74,23 +88,23 @@ TEST(TopkStore, a_tensor_that_changed_begins_anew) {
 }
 
 TEST(TopkStore, what_was_kept_back_moves_to_other_kernels_with_its_tensor) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
-  HostTopkKernels others(SimdLevel::kPlain);
+  OtherKernels others;
   const auto entry = store.entry({0, "a"}, {.blocks = 2}, DataType::kFloat32, kElements, others);
   ASSERT_TRUE(entry.ok());
   EXPECT_EQ((*entry)->kernels, &others);
   EXPECT_EQ((*entry)->steps, 1U);
   EXPECT_EQ(residual_of(**entry, 3), 4.0);
-  // Others may be unable to change all of it.
+  // Only in host memory can all of it be changed.
   const std::vector keys = {TopkStore::Key{0, "a"}};
   ASSERT_TRUE(store.scale(2.0, keys).ok());
-  EXPECT_EQ((*entry)->kernels, &kernels());
+  EXPECT_EQ((*entry)->kernels, &host_kernels());
   EXPECT_EQ(residual_of(**entry, 3), 8.0);
 }
 
 TEST(TopkStore, tells_of_the_steps_that_an_entry_would_have) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   const GridPosition position{.blocks = 2};
   EXPECT_EQ(store.steps_of({0, "a"}, position, DataType::kFloat32, kElements), 1U);
@@ -99,7 +113,7 @@ TEST(TopkStore, tells_of_the_steps_that_an_entry_would_have) {
 }
 
 TEST(TopkStore, forgets_a_process_set) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   fill(store, {1, "a"});
   store.forget(1);
@@ -108,12 +122,12 @@ TEST(TopkStore, forgets_a_process_set) {
 }
 
 TEST(TopkStore, takes_in_what_it_saved) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   const auto saved = store.save();
   ASSERT_TRUE(saved.ok());
   ASSERT_EQ(saved->size(), 1U);
-  TopkStore other(kernels());
+  TopkStore other;
   const auto checked = other.check({2, "b"}, saved->front().second);
   ASSERT_TRUE(checked.ok());
   EXPECT_EQ(checked->dtype, DataType::kFloat32);
@@ -122,12 +136,12 @@ TEST(TopkStore, takes_in_what_it_saved) {
   EXPECT_EQ(other.size(), 0U);
   ASSERT_TRUE(other.load({2, "b"}, saved->front().second).ok());
   EXPECT_EQ(residual(other, {2, "b"}, 3), 4.0);
-  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
+  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements);
   EXPECT_EQ((*entry)->steps, 1U);
 }
 
 TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   const Bytes saved = store.save()->front().second;
   for (std::size_t length = 0; length < saved.size(); ++length) {
@@ -142,7 +156,7 @@ TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
 }
 
 TEST(TopkStore, scales_what_it_is_asked_to) {
-  TopkStore store(kernels());
+  TopkStore store;
   fill(store, {0, "a"});
   fill(store, {0, "b"});
   const std::vector<TopkStore::Key> keys = {{0, "a"}, {0, "never seen"}};
@@ -155,7 +169,7 @@ TEST(TopkStore, scales_what_it_is_asked_to) {
 }
 
 TEST(TopkStore, what_is_kept_back_counts_as_under_the_factor_of_then) {
-  TopkStore store(kernels());
+  TopkStore store;
   const TopkStore::Key key{0, "a"};
   ASSERT_TRUE(store.set_factor(key, 0.25).ok());  // There is none yet.
   fill(store, key);
@@ -172,12 +186,12 @@ TEST(TopkStore, what_is_kept_back_counts_as_under_the_factor_of_then) {
 }
 
 TEST(TopkStore, saves_the_factor) {
-  TopkStore store(kernels());
+  TopkStore store;
   const TopkStore::Key key{0, "a"};
   fill(store, key);
   ASSERT_TRUE(store.set_factor(key, 0.25).ok());
   const Bytes saved = store.save()->front().second;
-  TopkStore other(kernels());
+  TopkStore other;
   ASSERT_TRUE(other.load(key, saved).ok());
   ASSERT_TRUE(other.set_factor(key, 0.5).ok());
   EXPECT_EQ(residual(other, key, 3), 2.0);
@@ -191,14 +205,14 @@ TEST(TopkStore, saves_the_factor) {
 }
 
 TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
-  TopkStore store(kernels());
+  TopkStore store;
   const TopkStore::Key key{0, "a"};
   fill(store, key);
   const Bytes saved = store.save()->front().second;
-  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
+  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements);
   std::vector<float> shard(kElements, 1.0F);
   std::byte* const data = std::as_writable_bytes(std::span(shard)).data();
-  ASSERT_TRUE((*entry)->state->flush(data, data, 0.0).ok());
+  ASSERT_TRUE((*entry)->state->on_host()->flush_into(data).ok());
   EXPECT_EQ(store.save().status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.check(key, saved).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
@@ -207,39 +221,6 @@ TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   EXPECT_EQ((*entry)->send_factor, 0.0);
   (*entry)->state->rollback();
   EXPECT_TRUE(store.save().ok());
-}
-
-TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
-  std::vector<Bytes> saved;
-  for (std::size_t member = 0; member < 2; ++member) {
-    TopkStore store(kernels());
-    const TopkStore::Key key{0, "a"};
-    fill(store, key, {.blocks = 2, .block = 1, .members = 2, .member = member});
-    EXPECT_TRUE(store.set_factor(key, 0.5).ok());
-    if (member == 1) {  // Twice as much, and counts half.
-      EXPECT_TRUE(store.set_factor(key, 0.25).ok());
-    }
-    saved.push_back(store.save()->front().second);
-  }
-  const std::vector<std::span<const std::byte>> parts(saved.begin(), saved.end());
-  const auto whole = reshard_topk(parts, {.blocks = 2, .block = 1});
-  ASSERT_TRUE(whole.ok()) << whole.status().message();
-  TopkStore store(kernels());
-  ASSERT_TRUE(store.load({0, "a"}, *whole).ok());
-  const auto entry =
-      store.entry({0, "a"}, {.blocks = 2, .block = 1}, DataType::kFloat32, kElements, kernels());
-  EXPECT_EQ((*entry)->steps, 1U);
-  EXPECT_EQ(residual_of(**entry, 3), 4.0);
-  EXPECT_EQ(residual_of(**entry, 70), 7.0);  // Of the second shard, which begins at 64.
-  EXPECT_EQ((*entry)->send_factor, 0.5);
-
-  const std::vector<std::span<const std::byte>> swapped = {parts[1], parts[0]};
-  for (const auto& wrong : {swapped, std::vector{parts[0]}, {}}) {
-    EXPECT_EQ(reshard_topk(wrong, {.blocks = 2, .block = 1}).status().code(),
-              ErrorCode::kInvalidArgument);
-  }
-  EXPECT_EQ(reshard_topk(parts, {.blocks = 3, .block = 1}).status().code(),
-            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -14,7 +14,6 @@ struct NetPlaneUse {
   std::atomic<int> allocations{0};
   std::atomic<int> copies{0};
   std::atomic<int> adasums{0};
-  std::atomic<int> compressions{0};
 };
 
 /// The world needs a transport, so several hosts or blocks. `use` may be null.

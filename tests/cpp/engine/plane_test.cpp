@@ -220,7 +220,7 @@ std::vector<Numbers> train(World& world,
   return results;
 }
 
-TEST(Planes, compress_with_kernels_of_their_own_and_what_was_kept_back_moves_along) {
+TEST(Planes, compress_in_host_memory_whatever_memory_a_tensor_is_in) {
   const CompressionSpec specs[] = {{.ratio = 0.01, .momentum = 0.5},
                                    {.ratio = 1.0, .momentum = 0.5},
                                    {.compressor = Compressor::kInt8},
@@ -240,7 +240,6 @@ TEST(Planes, compress_with_kernels_of_their_own_and_what_was_kept_back_moves_alo
           spec);
       EXPECT_EQ(got, expected[static_cast<std::size_t>(rank)])
           << compressor_name(spec.compressor) << ", ratio " << spec.ratio;
-      EXPECT_EQ(uses.at(rank).compressions, 8);
     });
   }
 }

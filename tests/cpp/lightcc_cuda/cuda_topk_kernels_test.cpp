@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -28,8 +28,10 @@ using lightcc::testing::Buffer;
 using lightcc::testing::draw_normal;
 using lightcc::testing::kFloatTypes;
 using lightcc::testing::put;
+using testing::compress;
 using testing::finish;
 using testing::Framework;
+using testing::merge;
 using testing::OnGpu;
 using testing::saved;
 using testing::seed;
@@ -57,7 +59,7 @@ class CudaTopkKernels : public testing::TopkKernelsTest {};
 
 /// Steps of two states side by side.
 void expect_same_steps(const Framework& framework, TopkKernels& kernels, const Case& c) {
-  HostTopkKernels host(SimdLevel::kPlain);
+  TopkKernels& host = host_kernels();
   Rng rng(seed() * 13 + c.size);
   const TopkFormat format{.dtype = c.dtype, .fp16 = c.fp16};
   auto on_host = value(host.make_state(c.dtype, c.size));
@@ -85,10 +87,10 @@ void expect_same_steps(const Framework& framework, TopkKernels& kernels, const C
     for (Buffer& list : lists) {
       list.resize(max_list_bytes(c.size, request.capacity, format));
     }
-    ASSERT_TRUE(finish(on_host->compress(shard.data(), request, lists[0], outcomes[0])).ok());
+    ASSERT_TRUE(compress(host, *on_host, shard.data(), request, lists[0], outcomes[0]).ok());
     fake::set("");
     const Status compressed =
-        finish(on_gpu->compress(memory.data(), request, lists[1], outcomes[1]));
+        compress(kernels, *on_gpu, memory.data(), request, lists[1], outcomes[1]);
     ASSERT_TRUE(compressed.ok()) << compressed.message();
     // The list, and what else the host is told; a row of arguments goes there.
     EXPECT_EQ(fake::copies_of(0).bytes_to_host, outcomes[1].bytes + sizeof(TopkProgress));
@@ -98,8 +100,8 @@ void expect_same_steps(const Framework& framework, TopkKernels& kernels, const C
     EXPECT_EQ(outcomes[1].non_finite, outcomes[0].non_finite);
     EXPECT_EQ(outcomes[0].non_finite, step == c.void_step);
     if (step != c.void_step) {
-      EXPECT_EQ(on_gpu->energy()->input, on_host->energy()->input);
-      EXPECT_EQ(on_gpu->energy()->kept, on_host->energy()->kept);
+      EXPECT_EQ(on_gpu->energy().input, on_host->energy().input);
+      EXPECT_EQ(on_gpu->energy().kept, on_host->energy().kept);
     }
     lists[0].resize(outcomes[0].bytes);
     lists[1].resize(outcomes[1].bytes);
@@ -147,7 +149,7 @@ TEST_F(CudaTopkKernels, a_step_that_is_void_leaves_what_was_kept_back) {
 
 TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
   with_gpu([](const Framework& framework, TopkKernels& kernels) {
-    HostTopkKernels host(SimdLevel::kPlain);
+    TopkKernels& host = host_kernels();
     constexpr std::size_t kSize = 9000;
     Rng rng(seed());
     auto expected = value(host.make_state(DataType::kFloat32, kSize));
@@ -162,10 +164,10 @@ TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
       const TopkRequest request{.k = 90, .capacity = 113, .momentum = 0.5};
       Buffer list(max_list_bytes(kSize, 113, {}));
       TopkOutcome outcome;
-      ASSERT_TRUE(finish(expected->compress(shard.data(), request, list, outcome)).ok());
+      ASSERT_TRUE(compress(host, *expected, shard.data(), request, list, outcome).ok());
       const bool on_gpu = step % 2 == 0;
       const std::byte* const where = on_gpu ? memory.data() : shard.data();
-      ASSERT_TRUE(finish(moving->compress(where, request, list, outcome)).ok());
+      ASSERT_TRUE(compress(on_gpu ? kernels : host, *moving, where, request, list, outcome).ok());
       expected->commit();
       moving->commit();
       const Buffer bytes = saved(*moving);
@@ -179,7 +181,7 @@ TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
 
 TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
   with_gpu([](const Framework& framework, TopkKernels& kernels) {
-    HostTopkKernels host(SimdLevel::kPlain);
+    TopkKernels& host = host_kernels();
     Rng rng(seed());
     for (const DataType dtype : kFloatTypes) {
       for (const bool fp16 : {false, true}) {
@@ -198,10 +200,8 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
             const std::size_t k = topk_k(size, 0.1);
             Buffer& list = lists.emplace_back(max_list_bytes(size, k, format));
             TopkOutcome outcome;
-            ASSERT_TRUE(
-                finish(state->compress(
-                           shard.data(), {.k = k, .capacity = k, .fp16 = fp16}, list, outcome))
-                    .ok());
+            const TopkRequest request{.k = k, .capacity = k, .fp16 = fp16};
+            ASSERT_TRUE(compress(host, *state, shard.data(), request, list, outcome).ok());
             list.resize(outcome.bytes);
             list_bytes += aligned(outcome.bytes);
           }
@@ -210,9 +210,13 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
           }
           Buffer expected(size * element_size(dtype));
           const OnGpu sum(framework, expected.size(), 1);
-          ASSERT_TRUE(finish(host.merge(views, expected.data(), size, dtype, 0.3)).ok());
+          const auto sum_into = [&](std::byte* out) {
+            return TopkSum{
+                .lists = views, .out = out, .elements = size, .dtype = dtype, .postscale = 0.3};
+          };
+          ASSERT_TRUE(merge(host, sum_into(expected.data())).ok());
           fake::set("");
-          ASSERT_TRUE(finish(kernels.merge(views, sum.data(), size, dtype, 0.3)).ok());
+          ASSERT_TRUE(merge(kernels, sum_into(sum.data())).ok());
           EXPECT_EQ(
               fake::copies_of(0).bytes_to_device,
               list_bytes + aligned(sizeof(MergeTensor)) + aligned(kLists * sizeof(MergeList)));
@@ -221,8 +225,9 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
           // As for a step that is void.
           const TopkListView flagged{
               .elements = size, .format = {.dtype = dtype}, .non_finite = true};
-          ASSERT_TRUE(finish(host.merge({&flagged, 1}, expected.data(), size, dtype, 0.3)).ok());
-          ASSERT_TRUE(finish(kernels.merge({&flagged, 1}, sum.data(), size, dtype, 0.3)).ok());
+          views = {flagged};
+          ASSERT_TRUE(merge(host, sum_into(expected.data())).ok());
+          ASSERT_TRUE(merge(kernels, sum_into(sum.data())).ok());
           EXPECT_EQ(sum.read(), expected);
         }
       }
@@ -246,7 +251,7 @@ Calls expect_same_steps_at_once(const Framework& framework,
                                 DataType dtype,
                                 const TopkRequest& kind,
                                 int num_steps) {
-  HostTopkKernels host(SimdLevel::kPlain);
+  TopkKernels& host = host_kernels();
   Rng rng(seed());
   const TopkFormat format{.dtype = dtype, .fp16 = kind.fp16};
   struct Tensor {
@@ -283,9 +288,10 @@ Calls expect_same_steps_at_once(const Framework& framework,
       for (Buffer& list : tensor->lists) {
         list.assign(max_list_bytes(tensor->size, request.capacity, format), std::byte{0});
       }
-      EXPECT_TRUE(finish(tensor->on_host->compress(
-                             shard.data(), request, tensor->lists[0], tensor->outcomes[0]))
-                      .ok());
+      EXPECT_TRUE(
+          compress(
+              host, *tensor->on_host, shard.data(), request, tensor->lists[0], tensor->outcomes[0])
+              .ok());
       steps.push_back({.state = tensor->on_gpu.get(),
                        .shard = tensor->memory.data(),
                        .request = request,
@@ -293,7 +299,7 @@ Calls expect_same_steps_at_once(const Framework& framework,
                        .outcome = &tensor->outcomes[1]});
     }
     fake::set("");
-    const Status compressed = finish(kernels.compress_all(steps));
+    const Status compressed = finish(kernels.compress(steps));
     EXPECT_TRUE(compressed.ok()) << compressed.message();
     std::vector<TopkSum> sums;
     for (const auto& tensor : tensors) {
@@ -309,7 +315,7 @@ Calls expect_same_steps_at_once(const Framework& framework,
                       .dtype = dtype,
                       .postscale = 0.5});
     }
-    const Status merged = finish(kernels.merge_all(sums));
+    const Status merged = finish(kernels.merge(sums));
     EXPECT_TRUE(merged.ok()) << merged.message();
     const fake::Copies copies = fake::copies_of(0);
     calls = {.launches = fake::launches(),
@@ -318,7 +324,9 @@ Calls expect_same_steps_at_once(const Framework& framework,
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Tensor& tensor = *tensors[i];
       Buffer expected(tensor.size * element_size(dtype));
-      EXPECT_TRUE(finish(host.merge(sums[i].lists, expected.data(), tensor.size, dtype, 0.5)).ok());
+      TopkSum on_host = sums[i];
+      on_host.out = expected.data();
+      EXPECT_TRUE(merge(host, on_host).ok());
       EXPECT_EQ(tensor.sum.read(), expected);
       // Not every step counts for every tensor.
       const bool is_void = i > 0 && (static_cast<std::size_t>(step) + i) % 3 == 1;
@@ -387,7 +395,7 @@ TEST_F(CudaTopkKernels, shards_without_elements_take_no_launch) {
       EXPECT_EQ(calls_of({0, 300, 0, 1}), calls_of({300}));
       EXPECT_EQ(calls_of({0, 0}), Calls());
       // What is saved is the host's, and goes on here.
-      auto state = value(HostTopkKernels(SimdLevel::kPlain).make_state(dtype, 0));
+      auto state = value(host_kernels().make_state(dtype, 0));
       EXPECT_EQ(saved(*value(kernels.load_state(saved(*state)))), saved(*state));
     }
   });

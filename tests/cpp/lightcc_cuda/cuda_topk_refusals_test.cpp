@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/rng.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 
 #include "compression/topk_testing.hpp"
@@ -26,8 +26,10 @@ namespace {
 using lightcc::testing::Buffer;
 using lightcc::testing::normal_values;
 using lightcc::testing::tensor_of;
+using testing::compress;
 using testing::finish;
 using testing::Framework;
+using testing::merge;
 using testing::OnGpu;
 using testing::saved;
 using testing::value;
@@ -50,19 +52,19 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
                       .outcome = &outcome};
     };
     const TopkStep mixed[] = {step_of(*first), step_of(*second)};
-    const Status refused = kernels.compress_all(mixed).status();
+    const Status refused = kernels.compress(mixed).status();
     EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
     EXPECT_NE(refused.message().find("float32 and float16"), std::string::npos)
         << refused.message();
     const TopkStep twice[] = {step_of(*first), step_of(*first)};
-    EXPECT_EQ(kernels.compress_all(twice).status().code(), ErrorCode::kInternal);
+    EXPECT_EQ(kernels.compress(twice).status().code(), ErrorCode::kInternal);
     EXPECT_FALSE(first->is_pending());
     EXPECT_FALSE(second->is_pending());
     const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
     const TopkSum sums[] = {
         {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat32},
         {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat16}};
-    EXPECT_EQ(kernels.merge_all(sums).status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(kernels.merge(sums).status().code(), ErrorCode::kInvalidArgument);
   });
 }
 
@@ -81,18 +83,18 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
     for (const TopkRequest& request : {TopkRequest{.k = 0, .capacity = 1},
                                        TopkRequest{.k = 2, .capacity = 1},
                                        TopkRequest{.k = 1, .capacity = 101}}) {
-      EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+      EXPECT_EQ(compress(kernels, *state, memory.data(), request, list, outcome).code(),
                 ErrorCode::kInvalidArgument);
     }
     const TopkRequest request{.k = 1, .capacity = 1};
-    ASSERT_TRUE(finish(state->compress(memory.data(), request, list, outcome)).ok());
-    EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+    ASSERT_TRUE(compress(kernels, *state, memory.data(), request, list, outcome).ok());
+    EXPECT_EQ(compress(kernels, *state, memory.data(), request, list, outcome).code(),
               ErrorCode::kInternal);
     Bytes bytes;
     EXPECT_EQ(state->save(bytes).code(), ErrorCode::kInternal);
-    EXPECT_EQ(state->flush(nullptr, memory.data(), 0.0).status().code(), ErrorCode::kUnimplemented);
+    EXPECT_EQ(state->on_host(), nullptr);
     EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(kernels.merge({}, memory.data(), 100, DataType::kFloat32, 1.0).status().code(),
+    EXPECT_EQ(merge(kernels, {.lists = {}, .out = memory.data(), .elements = 100}).code(),
               ErrorCode::kInvalidArgument);
   });
 }
@@ -122,12 +124,11 @@ TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
     constexpr std::size_t kSize = 3000;
     const auto to_host = std::make_shared<Launcher>(kDriverFile, 0);
     CudaTopkKernels of_gpu(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
-    HostTopkKernels host(SimdLevel::kPlain);
     const OnGpu memory(framework, kSize * sizeof(float));
     Rng rng(1);
     for (const double momentum : {0.0, 0.9}) {
       for (const bool is_last_committed : {true, false}) {
-        const auto on_host = value(host.make_state(DataType::kFloat32, kSize));
+        const auto on_host = value(host_kernels().make_state(DataType::kFloat32, kSize));
         const auto on_gpu = value(of_gpu.make_state(DataType::kFloat32, kSize));
         TopkOutcome outcome;
         Buffer list(max_list_bytes(kSize, 50, {}));
@@ -135,8 +136,9 @@ TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
         for (const bool is_committed : {true, is_last_committed}) {
           const Buffer shard = tensor_of(DataType::kFloat32, normal_values(rng, kSize));
           memory.write(shard);
-          ASSERT_TRUE(finish(on_host->compress(shard.data(), request, list, outcome)).ok());
-          ASSERT_TRUE(finish(on_gpu->compress(memory.data(), request, list, outcome)).ok());
+          ASSERT_TRUE(
+              compress(host_kernels(), *on_host, shard.data(), request, list, outcome).ok());
+          ASSERT_TRUE(compress(of_gpu, *on_gpu, memory.data(), request, list, outcome).ok());
           for (TopkShardState* const state : {on_host.get(), on_gpu.get()}) {
             is_committed ? state->commit() : state->rollback();
           }
@@ -148,7 +150,12 @@ TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
         }));
         request.momentum = 0.9 - momentum;
         // The work is dropped before its job runs.
-        ASSERT_TRUE(on_gpu->compress(memory.data(), request, list, outcome).ok());
+        const TopkStep step{.state = on_gpu.get(),
+                            .shard = memory.data(),
+                            .request = request,
+                            .list = list,
+                            .outcome = &outcome};
+        ASSERT_TRUE(of_gpu.compress({&step, 1}).ok());
         goes_on.set_value();
         on_gpu->rollback();
         EXPECT_EQ(saved(*on_gpu), saved(*on_host));
@@ -171,11 +178,11 @@ Status failure_of_step(const std::string& call, int code, int turn) {
   const TopkRequest request{.k = 10, .capacity = 10, .fp16 = true, .momentum = 0.5};
   const Buffer before = saved(*state);
   fake::set("fail=" + call + ":" + std::to_string(code) + ":" + std::to_string(turn));
-  failure = finish(state->compress(memory.data(), request, list, outcome));
+  failure = compress(kernels, *state, memory.data(), request, list, outcome);
   if (failure.ok()) {
     const TopkListView view = value(
         parse_list({list.data(), outcome.bytes}, 100, {.dtype = DataType::kFloat32, .fp16 = true}));
-    failure = finish(kernels.merge({&view, 1}, memory.data(), 100, DataType::kFloat32, 1.0));
+    failure = merge(kernels, {.lists = {view}, .out = memory.data(), .elements = 100});
   }
   state->rollback();
   fake::set("");

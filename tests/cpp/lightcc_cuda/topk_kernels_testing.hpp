@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -33,6 +34,23 @@ inline Status finish(const Result<std::unique_ptr<Work>>& work) {
     std::this_thread::yield();
   }
   return {};
+}
+
+/// A step of one shard, to its end.
+inline Status compress(TopkKernels& kernels,
+                       TopkShardState& state,
+                       const std::byte* shard,
+                       const TopkRequest& request,
+                       std::span<std::byte> list,
+                       TopkOutcome& outcome) {
+  const TopkStep step{
+      .state = &state, .shard = shard, .request = request, .list = list, .outcome = &outcome};
+  return finish(kernels.compress({&step, 1}));
+}
+
+/// A sum, to its end.
+inline Status merge(TopkKernels& kernels, const TopkSum& sum) {
+  return finish(kernels.merge({&sum, 1}));
 }
 
 /// Bytes in memory of the GPU.
