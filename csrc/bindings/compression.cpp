@@ -9,8 +9,8 @@
 
 #include <pybind11/stl.h>
 
-#include "lightcc/compression/topk_regroup.hpp"
-#include "lightcc/compression/topk_store.hpp"
+#include "lightcc/compression/residual/regroup.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 
 #include "errors.hpp"
 
@@ -90,7 +90,7 @@ py::tuple check_compression(WorldBinding& world,
     const py::gil_scoped_release nogil;
     return world.engine().check_compression(saved);
   }();
-  const TopkSavedTensor tensor = value_or_throw(std::move(checked));
+  const SavedTensor tensor = value_or_throw(std::move(checked));
   return py::make_tuple(data_type_name(tensor.dtype), tensor.elements, tensor.steps);
 }
 
@@ -150,7 +150,7 @@ py::bytes regroup_compression(const py::bytes& like,
   const auto saved = spans_of(states);
   auto regrouped = [&] {
     const py::gil_scoped_release nogil;
-    return regroup_topk(first, saved, position);
+    return regroup_residual(first, saved, position);
   }();
   return to_python(value_or_throw(std::move(regrouped)));
 }

@@ -27,7 +27,7 @@ constexpr Kind kNow{"gauge", ""};
 template <typename Row>
 void each_number(const WorldStats& s, const Row& row) {
   const DeviceBuckets& gpu = s.device_buckets;
-  const TopkCounters& topk = s.topk;
+  const CompressionCounters& compression = s.compression;
   row("operations", kCount, "Operations that have completed", s.operations);
   row("buckets", kCount, "Collectives that were run for them", s.buckets);
   row("inline_allreduces", kCount, "All-reduces that the negotiation did", s.inline_allreduces);
@@ -43,11 +43,14 @@ void each_number(const WorldStats& s, const Row& row) {
   row("network_retransmits", kCount, "Packets that TCP sent again", s.network_retransmits);
   row("control_frames_sent", kCount, "Messages of the control plane", s.control_frames_sent);
   row("sleeps", kCount, "Times that the progress loop went to sleep", s.sleeps);
-  row("compressed_tensors", kCount, "Tensors that were compressed", topk.tensors);
-  row("compressed_on_gpu", kCount, "Of them, those of which a GPU selected", topk.on_device);
-  row("compressed_dense_bytes", kBytes, "What they would have sent uncompressed", topk.dense_bytes);
-  row("compressed_sent_bytes", kBytes, "What they have sent", topk.sent_bytes);
-  row("compression_passes", kCount, "Passes of compression over the shards", topk.passes);
+  row("compressed_tensors", kCount, "Tensors that were compressed", compression.tensors);
+  row("compressed_on_gpu", kCount, "Of them, those of which a GPU selected", compression.on_device);
+  row("compressed_dense_bytes",
+      kBytes,
+      "What they would have sent uncompressed",
+      compression.dense_bytes);
+  row("compressed_sent_bytes", kBytes, "What they have sent", compression.sent_bytes);
+  row("compression_passes", kCount, "Passes of compression over the shards", compression.passes);
 }
 
 py::list stat_table() {

@@ -12,7 +12,7 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/compression/quantize.hpp"
+#include "lightcc/compression/quantized/quantize.hpp"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/compression/merge.hpp"
-#include "lightcc/compression/topk_list.hpp"
+#include "lightcc/compression/topk/merge.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
 
 namespace {
 

@@ -1,28 +1,28 @@
-// TopkState::load() against arbitrary bytes, as they are and with a right checksum; what loads must
-// save to the same bytes, compress, and cut into shards that have the same residual.
+// HostResidual::load() against arbitrary bytes, as they are and with a right checksum; what loads
+// must save to the same bytes, compress, and cut into shards that have the same residual.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "saved_state.hpp"
 
 namespace {
 
 using lightcc::Bytes;
+using lightcc::HostResidual;
 using lightcc::require;
-using lightcc::TopkState;
 
-void check_cut(const TopkState& state, const Bytes& bytes) {
-  const std::vector<TopkState::SavedShard> one = {{bytes, {0, state.numel()}}};
+void check_cut(const HostResidual& state, const Bytes& bytes) {
+  const std::vector<HostResidual::Part> one = {{bytes, {0, state.numel()}}};
   std::size_t element = 0;
   for (std::size_t j = 0; j < 3; ++j) {
     const auto shard =
-        TopkState::gather(bytes, one, lightcc::topk_shard(state.numel(), 3, j, state.dtype()));
+        HostResidual::gather(bytes, one, lightcc::shard_range(state.numel(), 3, j, state.dtype()));
     require(shard.ok());
     for (std::size_t i = 0; i < shard->numel(); ++i, ++element) {
       require(shard->residual_at(i) == state.residual_at(element));
@@ -32,7 +32,7 @@ void check_cut(const TopkState& state, const Bytes& bytes) {
   require(element == state.numel());
 }
 
-void check_step(TopkState& state) {
+void check_step(HostResidual& state) {
   const std::vector<std::byte> shard(state.numel() * lightcc::element_size(state.dtype()));
   const std::size_t k = lightcc::topk_k(state.numel(), 0.25);
   const std::size_t capacity = lightcc::topk_capacity(k, state.numel());
@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const Bytes bytes = lightcc::saved_state(data, size);
-  auto state = TopkState::load(bytes);
+  auto state = HostResidual::load(bytes);
   if (!state.ok()) {
     return 0;
   }

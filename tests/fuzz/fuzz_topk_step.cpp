@@ -20,17 +20,17 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/half.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_list.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 namespace {
 
 using lightcc::Bytes;
 using lightcc::DataType;
+using lightcc::HostResidual;
 using lightcc::SimdLevel;
 using lightcc::TopkListView;
-using lightcc::TopkState;
 
 [[noreturn]] void fail(const char* what, SimdLevel level) {
   std::fprintf(stderr, "%s at %s\n", what, lightcc::simd_level_name(level));
@@ -91,7 +91,7 @@ double get(DataType dtype, const std::byte* from, std::size_t i) {
 
 /// acc, in the arithmetic of the dtype.
 template <typename Lane>
-std::vector<double> accumulate(const Job& job, const TopkState& state, const std::byte* shard) {
+std::vector<double> accumulate(const Job& job, const HostResidual& state, const std::byte* shard) {
   std::vector<double> acc(job.numel);
   for (std::size_t i = 0; i < job.numel; ++i) {
     Lane u = static_cast<Lane>(get(job.dtype, shard, i)) * static_cast<Lane>(job.scale);
@@ -120,7 +120,7 @@ std::vector<std::size_t> largest(const std::vector<double>& acc, std::size_t cou
 void check_list(const Job& job,
                 const TopkListView& list,
                 const std::vector<double>& acc,
-                const TopkState& after) {
+                const HostResidual& after) {
   const std::vector<std::size_t> expected = largest(acc, list.count);
   std::size_t entry = 0;
   for (std::size_t block = 0; block < list.num_blocks; ++block) {
@@ -152,7 +152,7 @@ void check_step(const Job& job,
                 const lightcc::TopkOutcome& outcome,
                 const Bytes& list,
                 const std::vector<double>& acc,
-                const TopkState& after) {
+                const HostResidual& after) {
   const bool finite = std::ranges::all_of(acc, [](double x) { return std::isfinite(x); });
   if (outcome.non_finite == finite) {
     fail("wrong about what is finite", job.request.level);
@@ -177,7 +177,7 @@ void check_step(const Job& job,
 /// Lists and states of all steps, one after another.
 Bytes run(Job job, SimdLevel level) {
   job.request.level = level;
-  TopkState state(job.dtype, job.numel);
+  HostResidual state(job.dtype, job.numel);
   const lightcc::TopkFormat format{.dtype = job.dtype, .fp16 = job.request.fp16};
   const std::size_t room = lightcc::max_list_bytes(job.numel, job.request.capacity, format);
   Bytes all;

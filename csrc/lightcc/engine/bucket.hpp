@@ -10,7 +10,7 @@
 
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/compression/topk_store.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 #include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/plane.hpp"
@@ -48,9 +48,9 @@ std::uint64_t byte_count(const Bucket& bucket);
 struct BucketSite {
   Plane& plane;
   PlaneLane& lane;
-  const std::vector<std::int32_t>& members;   ///< World ranks of the group.
-  std::optional<GridPosition> topk_position;  ///< Where compressed tensors stand.
-  TopkStore& topk;
+  const std::vector<std::int32_t>& members;          ///< World ranks of the group.
+  std::optional<GridPosition> compression_position;  ///< Where compressed tensors stand.
+  ResidualStore& residuals;
   /// Of the tensors' memory, for compression to run there; null: it runs in host memory.
   Staging* devices = nullptr;
 

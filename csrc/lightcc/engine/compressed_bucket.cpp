@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "lightcc/compression/compressed_item.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_exchange.hpp"
-#include "lightcc/compression/topk_work.hpp"
+#include "lightcc/compression/exchange/compressed_allreduce.hpp"
+#include "lightcc/compression/exchange/compressed_item.hpp"
+#include "lightcc/compression/residual/shard.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 namespace lightcc {
 namespace {
@@ -18,17 +18,17 @@ std::size_t elements_of(const Signature& signature) {
   return static_cast<std::size_t>(element_count(signature.shape));
 }
 
-TopkStore::Key key_of(const Bucket& bucket, const Signature& signature) {
+ResidualStore::Key key_of(const Bucket& bucket, const Signature& signature) {
   return {bucket.process_set, signature.name};
 }
 
 /// Of a bucket's tensors.
-using Entries = std::vector<std::shared_ptr<TopkEntry>>;
+using Entries = std::vector<std::shared_ptr<TensorResidual>>;
 
 /// By what is multiplied what is kept back when it is sent: the division of an average, and factors
 /// of the caller's.
 double factor_of_kept(const Signature& signature, const BucketSite& site) {
-  return late_factor(reduction_of(signature, site.members.size()), *site.topk_position);
+  return late_factor(reduction_of(signature, site.members.size()), *site.compression_position);
 }
 
 constexpr const char* kOtherSteps =
@@ -36,31 +36,31 @@ constexpr const char* kOtherSteps =
     "compression on all ranks, or on none";
 
 /// At the step of which all ranks have agreed.
-void go_on(TopkEntry& entry, const BucketTensor& tensor, TopkStore& topk) {
+void go_on(TensorResidual& entry, const BucketTensor& tensor, ResidualStore& residuals) {
   if (entry.steps == tensor.steps) {
     return;
   }
-  topk.say_once("compression of '" + tensor.signature().name + "' goes on after " +
-                    std::to_string(tensor.steps) + " steps, and not after " +
-                    std::to_string(entry.steps) + ": ",
-                kOtherSteps,
-                LogLevel::kWarning);
+  residuals.say_once("compression of '" + tensor.signature().name + "' goes on after " +
+                         std::to_string(tensor.steps) + " steps, and not after " +
+                         std::to_string(entry.steps) + ": ",
+                     kOtherSteps,
+                     LogLevel::kWarning);
   entry.steps = tensor.steps;
 }
 
-Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
-                                            const Bucket& bucket,
-                                            const BucketTensor& tensor,
-                                            const BucketSite& site) {
+Result<std::shared_ptr<TensorResidual>> entry_on(CompressionKernels& kernels,
+                                                 const Bucket& bucket,
+                                                 const BucketTensor& tensor,
+                                                 const BucketSite& site) {
   const Signature& signature = tensor.signature();
-  const TopkStore::Key key = key_of(bucket, signature);
+  const ResidualStore::Key key = key_of(bucket, signature);
   const double factor = factor_of_kept(signature, site);
-  LIGHTCC_RETURN_IF_ERROR(site.topk.set_factor(key, factor));
-  auto entry =
-      site.topk.entry(key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
+  LIGHTCC_RETURN_IF_ERROR(site.residuals.set_factor(key, factor));
+  auto entry = site.residuals.entry(
+      key, *site.compression_position, signature.dtype, elements_of(signature), kernels);
   if (entry.ok()) {
     (*entry)->send_factor = factor;
-    go_on(**entry, tensor, site.topk);
+    go_on(**entry, tensor, site.residuals);
   }
   return entry;
 }
@@ -69,7 +69,7 @@ Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
 TopkExchange next_exchange(const BucketTensor& tensor, const BucketSite& site) {
   const Signature& signature = tensor.signature();
   const CompressionSpec& spec = *signature.compression;
-  const GridPosition& position = *site.topk_position;
+  const GridPosition& position = *site.compression_position;
   return plan_topk(elements_of(signature),
                    position.members,
                    position.blocks,
@@ -86,23 +86,23 @@ std::string objection_to(const BucketTensor& tensor, const BucketSite& site) {
     return "this rank has joined";
   }
   const Signature& signature = tensor.signature();
-  const GridPosition& position = *site.topk_position;
+  const GridPosition& position = *site.compression_position;
   if (next_exchange(tensor, site) != TopkExchange::kLists) {
     return kDenseToo;
   }
-  const TopkKernels* const kernels =
+  const CompressionKernels* const kernels =
       site.devices->topk_kernels(tensor.operation->operation.input.memory.device);
   if (kernels == nullptr) {
     return "there are no kernels for it";
   }
   const ShardRange shard =
-      topk_shard(elements_of(signature), position.members, position.member, signature.dtype);
+      shard_range(elements_of(signature), position.members, position.member, signature.dtype);
   return kernels->objection_to(shard.size_elems(), position.blocks);
 }
 
 /// The same for a bucket.
 std::string objection_to(const Bucket& bucket, const BucketSite& site) {
-  if (site.lane.device_shards == nullptr && site.topk_position->members > 1) {
+  if (site.lane.device_shards == nullptr && site.compression_position->members > 1) {
     return "ranks of a host add up in host memory; HOROVOD_GPU_OPERATIONS=NCCL beside "
            "LIGHT_2D_ALLREDUCE=1 would on GPUs";
   }
@@ -116,9 +116,9 @@ std::string objection_to(const Bucket& bucket, const BucketSite& site) {
 }
 
 void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::string& why) {
-  site.topk.say_once("top-k of tensors on GPUs, such as '" +
-                         bucket.tensors.front().signature().name + "', runs in host memory: ",
-                     why);
+  site.residuals.say_once("top-k of tensors on GPUs, such as '" +
+                              bucket.tensors.front().signature().name + "', runs in host memory: ",
+                          why);
 }
 
 /// Those on the devices of the tensors; none: the log has said once why.
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Work>> start_with(const Bucket& bucket,
   }
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
-                          .counters = &site.topk.counters(),
+                          .counters = &site.residuals.counters(),
                           .gathers_shards = site.lane.shards != nullptr,
                           .shards_apart = site.lane.shards != nullptr && !on_device,
                           .on_device = on_device};
@@ -169,16 +169,17 @@ Result<std::unique_ptr<Work>> start_with(const Bucket& bucket,
 /// Nothing but lists is copied, of which nobody tells.
 class WorkOnDevices final : public StagedWork {
  public:
-  WorkOnDevices(std::unique_ptr<Work> work, std::vector<const TopkKernels*> kernels)
+  WorkOnDevices(std::unique_ptr<Work> work, std::vector<const CompressionKernels*> kernels)
       : kernels_(std::move(kernels)), work_(std::move(work)) {}
 
   Result<Progress> advance() override { return work_->advance(); }
   bool is_copying() const override {
-    return std::ranges::any_of(kernels_, [](const TopkKernels* one) { return one->is_busy(); });
+    return std::ranges::any_of(kernels_,
+                               [](const CompressionKernels* one) { return one->is_busy(); });
   }
 
  private:
-  std::vector<const TopkKernels*> kernels_;
+  std::vector<const CompressionKernels*> kernels_;
   std::unique_ptr<Work> work_;
 };
 
@@ -186,9 +187,9 @@ class WorkOnDevices final : public StagedWork {
 
 std::uint64_t steps_made(const Signature& signature,
                          const GridPosition& position,
-                         const TopkStore& topk) {
-  const TopkStore::Key key{signature.process_set, signature.name};
-  return topk.steps_of(key, position, signature.dtype, elements_of(signature));
+                         const ResidualStore& residuals) {
+  const ResidualStore::Key key{signature.process_set, signature.name};
+  return residuals.steps_of(key, position, signature.dtype, elements_of(signature));
 }
 
 Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
@@ -198,7 +199,7 @@ Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
     return std::unique_ptr<StagedWork>();
   }
   std::vector<TensorSpan> spans;
-  std::vector<const TopkKernels*> kernels;
+  std::vector<const CompressionKernels*> kernels;
   for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
     BucketTensor& tensor = bucket.tensors[i];
     const TensorRef& input = tensor.operation->operation.input;

@@ -13,7 +13,7 @@
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/topk_store.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/wire/control_messages.hpp"
@@ -24,7 +24,7 @@ namespace lightcc {
 /// begins anew.
 std::uint64_t steps_made(const Signature& signature,
                          const GridPosition& position,
-                         const TopkStore& topk);
+                         const ResidualStore& residuals);
 
 /// Starts a compressed all-reduce on the devices of its tensors, with outputs there. Null: it is to
 /// run in host memory, and the log has said once why. Errors: of output_for(). May block at a

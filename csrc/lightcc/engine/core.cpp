@@ -337,8 +337,8 @@ void Core::fill_stats(WorldStats& stats) const {
   stats.inline_allreduces = executor_->inline_allreduces();
   stats.buckets = executor_->buckets() + stats.one_shot_allreduces;
   stats.device_buckets = executor_->device_buckets();
-  stats.topk = executor_->topk().counters();
-  stats.compressed = executor_->topk().usage();
+  stats.compression = executor_->residuals().counters();
+  stats.compressed = executor_->residuals().usage();
   stats.allreduce_costs = executor_->allreduce_costs();
   stats.control_frames_sent = frames_sent_;
   if (const Sequencer* const sequencer = control_->sequencer(); sequencer != nullptr) {

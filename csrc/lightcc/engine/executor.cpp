@@ -53,8 +53,8 @@ Status Executor::add_process_set(std::uint32_t id,
   set.waiting = waiting;
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
   if (set.member) {
-    if (const auto position = planes_.host().topk_position(ranks)) {
-      topk_positions_[id] = *position;
+    if (const auto position = planes_.host().compression_position(ranks)) {
+      compression_positions_[id] = *position;
     }
   }
   ++sets_in_making_;
@@ -77,8 +77,8 @@ void Executor::remove_process_set(std::uint32_t id) {
     }
   }
   sets_.erase(found);
-  topk_positions_.erase(id);
-  topk_.forget(id);
+  compression_positions_.erase(id);
+  residuals_.forget(id);
   step_counts_.forget(id);
   planes_.remove_process_set(id);
 }
@@ -129,14 +129,14 @@ Status Executor::run(Bucket bucket) {
 Status Executor::take_result(Bucket bucket, std::span<const std::byte> result) {
   constexpr const char* kHow = "INLINE";
   const TimePoint started = clock_.now();
-  timeline_.started(bucket, kHow, topk_.counters());
+  timeline_.started(bucket, kHow, residuals_.counters());
   BucketTensor& tensor = bucket.tensors.front();
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
                            output_for(tensor, tensor.signature().shape, [](std::size_t bytes) {
                              return std::make_shared<OutputBuffer>(bytes);
                            }));
   std::memcpy(out, result.data(), result.size());
-  timeline_.finished(bucket, kHow, started, topk_.counters());
+  timeline_.finished(bucket, kHow, started, residuals_.counters());
   ++inline_allreduces_;
   finish(bucket);
   return {};
@@ -256,7 +256,7 @@ void Executor::end_front(Set& set,
   if (log_enabled(LogLevel::kDebug)) {
     log_bucket(front);
   }
-  timeline_.finished(front.bucket, front.route.name, front.started, topk_.counters());
+  timeline_.finished(front.bucket, front.route.name, front.started, residuals_.counters());
   finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
   finish(front.bucket, end);
   queue.pop_front();
@@ -295,8 +295,8 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   const BucketSite site{.plane = *planes_.plane(plane),
                         .lane = (*set.groups[Planes::index_of(plane)])[lane],
                         .members = set.ranks,
-                        .topk_position = topk_position(bucket.process_set),
-                        .topk = topk_,
+                        .compression_position = compression_position(bucket.process_set),
+                        .residuals = residuals_,
                         .devices = planes_.staging(kind)};
   if (kind != MemoryKind::kHost) {
     running.trace = timeline_.trace(bucket, way.name, std::move(running.inputs));
@@ -310,22 +310,22 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   } else {
     LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, way.algorithm, site));
   }
-  timeline_.started(bucket, way.name, topk_.counters());
+  timeline_.started(bucket, way.name, residuals_.counters());
   return {};
 }
 
 bool Executor::is_compressed(const Signature& signature) const {
   return signature.op == OpType::kAllreduce && signature.compression.has_value() &&
-         topk_position(signature.process_set).has_value();
+         compression_position(signature.process_set).has_value();
 }
 
 std::int64_t Executor::steps_ahead(const Signature& signature) const {
   if (!is_compressed(signature) || signature.is_automatic) {
     return 0;
   }
-  const GridPosition position = *topk_position(signature.process_set);
+  const GridPosition position = *compression_position(signature.process_set);
   return step_counts_.ahead({signature.process_set, signature.name},
-                            steps_made(signature, position, topk_));
+                            steps_made(signature, position, residuals_));
 }
 
 void Executor::begin_steps(Running& running) {
@@ -355,7 +355,7 @@ std::optional<Route> Executor::route_of(const Set& set,
                                         std::uint64_t bytes) const {
   RouteFacts facts{.host = *set.facts[Planes::index_of(MemoryKind::kHost)],
                    .may_stage = planes_.staging(first.memory) != nullptr,
-                   .may_compress = topk_position(first.process_set).has_value(),
+                   .may_compress = compression_position(first.process_set).has_value(),
                    .piece_bytes = staged_piece_bytes_};
   if (const Plane* const own = planes_.plane(first.memory); own != nullptr && own->runs(first)) {
     facts.own = set.facts[Planes::index_of(first.memory)];
@@ -450,9 +450,9 @@ void Executor::take_input(Running& running, const BucketTensor& tensor) {
   }
 }
 
-std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) const {
-  const auto found = topk_positions_.find(process_set);
-  return found == topk_positions_.end() ? std::nullopt : std::optional(found->second);
+std::optional<GridPosition> Executor::compression_position(std::uint32_t process_set) const {
+  const auto found = compression_positions_.find(process_set);
+  return found == compression_positions_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Executor::finish(Bucket& bucket, const std::shared_ptr<DeviceEnd>& end) {

@@ -18,7 +18,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/double_buffer.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/compression/step_counts.hpp"
+#include "lightcc/compression/residual/step_counts.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
@@ -83,11 +83,11 @@ class Executor {
   /// Of them, those whose results came with the announcement.
   std::uint64_t inline_allreduces() const { return inline_allreduces_; }
   DeviceBuckets device_buckets() const;
-  TopkStore& topk() { return topk_; }
-  const TopkStore& topk() const { return topk_; }
+  ResidualStore& residuals() { return residuals_; }
+  const ResidualStore& residuals() const { return residuals_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
-  /// there is no such set with this rank. It is known after drop_all(), as what topk() has is.
-  std::optional<GridPosition> topk_position(std::uint32_t process_set) const;
+  /// there is no such set with this rank. It is known after drop_all(), as what residuals() has is.
+  std::optional<GridPosition> compression_position(std::uint32_t process_set) const;
   /// What all-reduces took so far, by process set.
   std::vector<AllreduceCost> allreduce_costs() const;
   /// Abandons everything, groups included: afterwards no caller memory is touched.
@@ -160,10 +160,11 @@ class Executor {
   OperationTable& operations_;
   Timeline& timeline_;
   Planes planes_;  // They outlive what is kept in their memory, and all Works.
-  TopkStore topk_;
+  ResidualStore residuals_;
   StepCounts step_counts_;
   std::map<std::uint32_t, Set> sets_;
-  std::map<std::uint32_t, GridPosition> topk_positions_;  // Of `sets_`, also after drop_all().
+  std::map<std::uint32_t, GridPosition>
+      compression_positions_;  // Of `sets_`, also after drop_all().
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   UnfinishedBuckets unfinished_;

@@ -73,7 +73,8 @@ HostPlane::Layout HostPlane::layout_of(const std::vector<std::int32_t>& ranks) c
   return layout;
 }
 
-std::optional<GridPosition> HostPlane::topk_position(const std::vector<std::int32_t>& ranks) const {
+std::optional<GridPosition> HostPlane::compression_position(
+    const std::vector<std::int32_t>& ranks) const {
   const Layout layout = layout_of(ranks);
   if (layout.grid.has_value()) {
     return grid_position(*layout.grid, world_.topology.rank);

@@ -44,7 +44,7 @@ class HostPlane final : public Plane {
   }
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
-  std::optional<GridPosition> topk_position(const std::vector<std::int32_t>& ranks) const;
+  std::optional<GridPosition> compression_position(const std::vector<std::int32_t>& ranks) const;
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override;
   void copy(std::byte* out, const std::byte* in, std::size_t bytes) override;

@@ -173,7 +173,7 @@ class WorldImpl final : public World {
 
   std::optional<GridPosition> compression_position(std::uint32_t process_set) const override {
     const MutexLock lock(loop_->mutex());
-    return core_->executor().topk_position(process_set);
+    return core_->executor().compression_position(process_set);
   }
 
   bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const override {
@@ -183,24 +183,24 @@ class WorldImpl final : public World {
 
   Result<std::vector<SavedCompression>> save_compression() const override {
     const MutexLock lock(loop_->mutex());
-    return lightcc::save_compression(core_->executor().topk());
+    return lightcc::save_compression(core_->executor().residuals());
   }
 
-  Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const override {
+  Result<SavedTensor> check_compression(const SavedCompression& saved) const override {
     const MutexLock lock(loop_->mutex());
-    return core_->executor().topk().check({saved.process_set, saved.name}, saved.bytes);
+    return core_->executor().residuals().check({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status load_compression(const SavedCompression& saved) override {
     const MutexLock lock(loop_->mutex());
-    return core_->executor().topk().load({saved.process_set, saved.name}, saved.bytes);
+    return core_->executor().residuals().load({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status scale_compression(double factor,
                            std::uint32_t process_set,
                            const std::vector<std::string>& names) override {
     const MutexLock lock(loop_->mutex());
-    return lightcc::scale_compression(core_->executor().topk(), factor, process_set, names);
+    return lightcc::scale_compression(core_->executor().residuals(), factor, process_set, names);
   }
 
   Status start_timeline(const TimelineOptions& options) override {

@@ -21,7 +21,7 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/compression/topk_store.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/engine/operation.hpp"
 #include "lightcc/rendezvous/epoch.hpp"
@@ -147,7 +147,7 @@ struct WorldStats {
   std::uint64_t control_frames_sent = 0;
   std::uint64_t in_flight = 0;  ///< Submissions that have not completed.
   std::uint64_t sleeps = 0;     ///< Times the progress loop went to sleep.
-  TopkCounters topk;
+  CompressionCounters compression;
   std::vector<TensorUsage> compressed;
   std::vector<AllreduceCost> allreduce_costs;
   Lateness lateness;  ///< On rank 0; elsewhere empty.
@@ -234,8 +234,9 @@ class World {
   virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
   /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.
   virtual Result<std::vector<SavedCompression>> save_compression() const = 0;
-  /// What load_compression() would take in, without doing it. Errors: as load_compression().
-  virtual Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const = 0;
+  /// What load_compression() would take in, without doing it: it points into `saved`. Errors: as
+  /// load_compression().
+  virtual Result<SavedTensor> check_compression(const SavedCompression& saved) const = 0;
   /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.
   virtual Status load_compression(const SavedCompression& saved) = 0;
   /// Multiplies what is remembered of the tensors `names` of a process set, because their gradients

@@ -4,7 +4,7 @@
 
 namespace lightcc {
 
-Result<std::vector<SavedCompression>> save_compression(const TopkStore& store) {
+Result<std::vector<SavedCompression>> save_compression(const ResidualStore& store) {
   LIGHTCC_ASSIGN_OR_RETURN(auto entries, store.save());
   std::vector<SavedCompression> all;
   all.reserve(entries.size());
@@ -14,11 +14,11 @@ Result<std::vector<SavedCompression>> save_compression(const TopkStore& store) {
   return all;
 }
 
-Status scale_compression(TopkStore& store,
+Status scale_compression(ResidualStore& store,
                          double factor,
                          std::uint32_t process_set,
                          const std::vector<std::string>& names) {
-  std::vector<TopkStore::Key> keys;
+  std::vector<ResidualStore::Key> keys;
   keys.reserve(names.size());
   for (const std::string& name : names) {
     keys.emplace_back(process_set, name);

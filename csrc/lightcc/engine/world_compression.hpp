@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/compression/topk_store.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc {
 
-/// TopkStore::save(), tensor by tensor.
-Result<std::vector<SavedCompression>> save_compression(const TopkStore& store);
-/// TopkStore::scale() of the tensors `names` of a process set.
-Status scale_compression(TopkStore& store,
+/// ResidualStore::save(), tensor by tensor.
+Result<std::vector<SavedCompression>> save_compression(const ResidualStore& store);
+/// ResidualStore::scale() of the tensors `names` of a process set.
+Status scale_compression(ResidualStore& store,
                          double factor,
                          std::uint32_t process_set,
                          const std::vector<std::string>& names);

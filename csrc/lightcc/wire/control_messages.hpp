@@ -46,7 +46,7 @@ struct Signature {
   std::vector<std::int64_t> shape;
   std::optional<CompressionSpec> compression;  ///< Allreduce: compressed like this.
   /// By how many steps this rank's residual is ahead of this world's all-reduces of the tensor
-  /// (compression/step_counts.hpp). Ranks may differ: the greatest number counts.
+  /// (compression/residual/step_counts.hpp). Ranks may differ: the greatest number counts.
   std::int64_t steps_ahead = 0;
   /// Where an open receive finds a send without a name. A receive with a mailbox is *open*: it
   /// takes the first send there, from `root_or_peer` or from anybody.

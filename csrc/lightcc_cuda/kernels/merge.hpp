@@ -5,7 +5,7 @@
 
 namespace lightcc::cuda {
 
-/// The parts of a list (compression/list_layout.hpp), wherever they lie.
+/// The parts of a list (compression/topk/list_layout.hpp), wherever they lie.
 struct MergeList {
   const u64* header;  ///< 16 bytes.
   const u32* counts;

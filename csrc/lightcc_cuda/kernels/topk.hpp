@@ -2,7 +2,7 @@
 //
 // A step is the same launches every time, whatever the values, so the host decides nothing and
 // waits for nothing. Kernels of a path that is not taken return at once. What is chosen is what
-// TopkState::compress() chooses (compression/topk_step.cpp), bit for bit:
+// HostResidual::compress() chooses (compression/topk/topk_step.cpp), bit for bit:
 //
 //   begin                    threshold from the forecast, if there is one
 //   select, round 0          one pass over the elements: list, next residual, next velocity
@@ -16,7 +16,7 @@
 //   commit                   swaps the residuals, in the next step, where no list was not finite
 //
 // They are as many for a table of tensors as for one. A list has the parts of the wire format
-// (compression/list_layout.hpp), values where they are if it is full, until pack moves them.
+// (compression/topk/list_layout.hpp), values where they are if it is full, until pack moves them.
 #pragma once
 
 #include "lightcc_cuda/kernels/integers.hpp"

@@ -1,10 +1,10 @@
 // Values of a list as float16 with a power of two for each block of the wire format; what rounding
-// takes away goes to the next residual. write_scaled() of compression/topk_step.cpp.
+// takes away goes to the next residual. write_scaled() of compression/topk/topk_step.cpp.
 #include "lightcc_cuda/kernels/topk_elements.hpp"
 
 namespace lightcc::cuda {
 
-/// What compression/float_types.hpp says about exponents.
+/// What compression/kernels/float_types.hpp says about exponents.
 template <typename Lane>
 struct ScaleLimits {
   static constexpr int kMin = sizeof(Lane) == 4 ? -125 : -1000;

@@ -1,4 +1,4 @@
-// How much a step keeps back: measure_energy() of compression/step_energy.hpp, bit for bit. It
+// How much a step keeps back: measure_energy() of compression/residual/step_energy.hpp, bit for bit. It
 // reads a sample of at most 64 runs of 64 elements, one for each thread, and one thread adds them
 // up.
 #include "lightcc_cuda/kernels/topk_elements.hpp"

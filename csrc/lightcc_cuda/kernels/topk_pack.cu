@@ -1,5 +1,5 @@
 // Lists of a table of tensors, one after another as they travel, so that one copy brings all of
-// them to the host: ListLayout of compression/list_layout.hpp. How long they are is known here
+// them to the host: ListLayout of compression/topk/list_layout.hpp. How long they are is known here
 // alone.
 #include "lightcc_cuda/kernels/topk_elements.hpp"
 

@@ -1,5 +1,5 @@
 // The sum of sparse lists, beside the CPU's.
-#include "lightcc/compression/merge.hpp"
+#include "lightcc/compression/topk/merge.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_list.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
-#include "lightcc/compression/topk_list.hpp"
-#include "lightcc/compression/topk_saved.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/compression/residual/saved_shard.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/measure/bench.hpp"
@@ -74,7 +74,7 @@ class MeasuredShard {
   /// Between two steps. `threshold`: 0 where it is not known.
   Bytes saved(double threshold, std::size_t k) const {
     Bytes bytes;
-    write_saved_topk(
+    write_saved_shard(
         {.dtype = DataType::kFloat32,
          .numel = elements(),
          .step = 1,
@@ -89,7 +89,7 @@ class MeasuredShard {
     StepResult result;
     const TopkRequest request = measured_request(elements());
     result.list.resize(list_room(elements(), request));
-    LIGHTCC_ASSIGN_OR_RETURN(const std::unique_ptr<TopkShardState> state,
+    LIGHTCC_ASSIGN_OR_RETURN(const std::unique_ptr<ShardResidual> state,
                              host_kernels().load_state(saved));
     const TopkStep step{.state = state.get(),
                         .shard = values().data(),
@@ -165,7 +165,7 @@ class TopkMeasurement {
   Result<std::unique_ptr<TopkTrial>> begin(const Bytes& saved) {
     shard_ = std::make_shared<TopkShard>();
     shard_->numel = elements_;
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk parsed, parse_saved_topk(saved));
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedShard parsed, parse_saved_shard(saved));
     LIGHTCC_RETURN_IF_ERROR(site_.load_shard(*shard_, parsed, bench_.stream()));
     const TopkRequest request = measured_request(elements_);
     result_ = {};

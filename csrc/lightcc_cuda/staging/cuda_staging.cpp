@@ -126,7 +126,7 @@ class CudaStaging final : public Staging {
     return std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(first, give_back), bytes);
   }
 
-  TopkKernels* topk_kernels(std::int32_t device) override {
+  CompressionKernels* topk_kernels(std::int32_t device) override {
     const std::shared_ptr<Launcher> to_host = launcher_of(device, Direction::kToHost);
     const std::shared_ptr<Launcher> to_device = launcher_of(device, Direction::kToDevice);
     const MutexLock lock(mutex_);

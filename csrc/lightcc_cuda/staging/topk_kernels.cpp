@@ -31,7 +31,7 @@ Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launch
   return std::unique_ptr<Work>(std::move(work));
 }
 
-class CudaShardState final : public TopkShardState {
+class CudaShardState final : public ShardResidual {
  public:
   CudaShardState(std::shared_ptr<Launcher> launcher, std::shared_ptr<TopkShard> shard)
       : launcher_(std::move(launcher)), shard_(std::move(shard)) {}
@@ -108,7 +108,7 @@ std::string CudaTopkKernels::objection_to(std::size_t numel, std::size_t blocks)
   return objection_;
 }
 
-Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
+Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::state_with(
     std::shared_ptr<TopkShard> shard,
     const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
   // Both threads have loaded the kernels at their start, or the driver refuses them.
@@ -128,12 +128,12 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
     objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();
     return begun;
   }
-  return std::unique_ptr<TopkShardState>(
+  return std::unique_ptr<ShardResidual>(
       std::make_unique<CudaShardState>(to_host_, std::move(shard)));
 }
 
-Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dtype,
-                                                                    std::size_t numel) {
+Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::make_state(DataType dtype,
+                                                                   std::size_t numel) {
   if (numel == 0) {
     return host_kernels().make_state(dtype, numel);
   }
@@ -145,9 +145,9 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dty
   });
 }
 
-Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::load_state(
+Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::load_state(
     std::span<const std::byte> saved) {
-  LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk parsed, parse_saved_topk(saved));
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedShard parsed, parse_saved_shard(saved));
   if (parsed.numel == 0) {
     return host_kernels().load_state(saved);
   }
@@ -179,7 +179,7 @@ std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep> steps) {
   std::vector<SiteStep> of_site;
-  std::vector<TopkShardState*> begun;
+  std::vector<ShardResidual*> begun;
   const auto begin = [&](const TopkStep& step) -> Status {
     const DataType dtype = steps.front().state->dtype();
     if (step.state->dtype() != dtype) {
@@ -204,7 +204,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep
   };
   for (const TopkStep& step : steps) {
     if (const Status status = begin(step); !status.ok()) {
-      for (TopkShardState* const state : begun) {
+      for (ShardResidual* const state : begun) {
         state->rollback();
       }
       return status;

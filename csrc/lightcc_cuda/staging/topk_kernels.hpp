@@ -11,7 +11,7 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
 
@@ -22,7 +22,7 @@ namespace lightcc::cuda {
 ///
 /// When the GPU has no memory for residuals, or the driver does not load the kernels, it
 /// objects to everything from then on.
-class CudaTopkKernels final : public TopkKernels {
+class CudaTopkKernels final : public CompressionKernels {
  public:
   CudaTopkKernels(std::shared_ptr<Launcher> to_host,
                   std::shared_ptr<Launcher> to_device,
@@ -32,8 +32,8 @@ class CudaTopkKernels final : public TopkKernels {
       LIGHTCC_EXCLUDES(mutex_);
   bool is_busy() const override { return under_way_->load(std::memory_order_relaxed) > 0; }
   // Both block while the GPU gives memory.
-  Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) override;
-  Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override;
+  Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) override;
+  Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) override;
   /// Null: there is none. Blocks.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   // All steps, and all sums, must have one dtype. Else: kInvalidArgument.
@@ -41,7 +41,7 @@ class CudaTopkKernels final : public TopkKernels {
   Result<std::unique_ptr<Work>> merge(std::span<const TopkSum> sums) override;
 
  private:
-  Result<std::unique_ptr<TopkShardState>> state_with(
+  Result<std::unique_ptr<ShardResidual>> state_with(
       std::shared_ptr<TopkShard> shard,
       const std::function<Status(const GpuSite&, TopkShard&)>& begin);
 

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "lightcc/base/types.hpp"
-#include "lightcc/compression/step_energy.hpp"
-#include "lightcc/compression/topk_step.hpp"
+#include "lightcc/compression/residual/step_energy.hpp"
+#include "lightcc/compression/topk/topk_step.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 

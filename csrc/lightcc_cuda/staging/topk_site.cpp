@@ -80,7 +80,7 @@ Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
   return fill(shard.velocity->get(), 2 * detail::lanes_bytes(shard), stream);
 }
 
-Status TopkSite::load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream) {
+Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(make(shard, stream));
   shard.step = saved.step;
   shard.forecast = saved.forecast;
@@ -128,14 +128,14 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
         copy_to_host(velocity.data(), shard.velocity->get() + lanes, bytes, stream));
   }
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  write_saved_topk({.dtype = shard.dtype,
-                    .numel = shard.numel,
-                    .step = shard.step,
-                    .forecast = shard.forecast,
-                    .residual = residual,
-                    .velocity = velocity,
-                    .has_velocity = shard.has_velocity},
-                   out);
+  write_saved_shard({.dtype = shard.dtype,
+                     .numel = shard.numel,
+                     .step = shard.step,
+                     .forecast = shard.forecast,
+                     .residual = residual,
+                     .velocity = velocity,
+                     .has_velocity = shard.has_velocity},
+                    out);
   return {};
 }
 

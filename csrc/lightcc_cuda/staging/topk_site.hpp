@@ -19,10 +19,10 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
-#include "lightcc/compression/topk_list.hpp"
-#include "lightcc/compression/topk_saved.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/residual/saved_shard.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
@@ -33,7 +33,7 @@
 
 namespace lightcc::cuda {
 
-/// What TopkState::compress() is given, of a shard in memory of the GPU.
+/// What HostResidual::compress() is given, of a shard in memory of the GPU.
 struct SiteStep {
   std::shared_ptr<TopkShard> shard;
   const std::byte* input = nullptr;
@@ -55,11 +55,12 @@ class TopkSite {
   Status load();
   /// A residual of zero, or the saved one.
   Status make(TopkShard& shard, StreamHandle* stream);
-  Status load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream);
-  /// Appends what TopkState::save() would. kInternal: the GPU is not where the host thinks it is.
+  Status load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream);
+  /// Appends what HostResidual::save() would. kInternal: the GPU is not where the host thinks it
+  /// is.
   Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
 
-  /// TopkState::compress() of shards of one dtype, each of which occurs once. Copies to the host
+  /// HostResidual::compress() of shards of one dtype, each of which occurs once. Copies to the host
   /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
   /// launches and copies as one.
   Status compress(std::span<const SiteStep> steps, StreamHandle* stream);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
 
 #include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
 
 #include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"

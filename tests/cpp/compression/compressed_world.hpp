@@ -20,8 +20,8 @@
 #include "lightcc/base/rng.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
-#include "lightcc/compression/topk_store.hpp"
-#include "lightcc/compression/topk_work.hpp"
+#include "lightcc/compression/exchange/compressed_allreduce.hpp"
+#include "lightcc/compression/residual/residual_store.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "doubles/loopback_transport.hpp"
@@ -199,7 +199,7 @@ class Rank {
   const Status& status() const { return status_; }
   const std::vector<Buffer>& results() const { return results_; }
   Traffic& traffic(std::uint32_t lane) { return lanes_[lane]; }
-  TopkCounters& counters() { return counters_; }
+  CompressionCounters& counters() { return counters_; }
   std::vector<Bytes> kept_back() const {
     auto saved = store_.save();
     EXPECT_TRUE(saved.ok()) << saved.status().message();
@@ -217,8 +217,8 @@ class Rank {
   std::size_t exchange_elements_;
   std::unique_ptr<Group> flat_;
   std::shared_ptr<GridState> grid_;
-  TopkStore store_;
-  TopkCounters counters_;
+  ResidualStore store_;
+  CompressionCounters counters_;
   std::vector<Buffer> results_;
   std::unique_ptr<Work> work_;
   Status status_;

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lightcc/compression/quantize.hpp"
+#include "lightcc/compression/quantized/quantize.hpp"
 
 #include "compression/topk_testing.hpp"
 

@@ -17,9 +17,9 @@
 #include "lightcc/base/half.hpp"
 #include "lightcc/base/rng.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_list.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 namespace lightcc::testing {
 
@@ -159,7 +159,7 @@ struct StepResult {
 };
 
 /// compress() without commit.
-inline StepResult compress(TopkState& state,
+inline StepResult compress(HostResidual& state,
                            const Buffer& shard,
                            const TopkRequest& request,
                            double scale = 1.0) {
@@ -181,7 +181,7 @@ inline TopkListView parsed(const Buffer& list, std::size_t elements, const TopkF
   return view.ok() ? *view : TopkListView{};
 }
 
-inline std::vector<double> residual_of(const TopkState& state) {
+inline std::vector<double> residual_of(const HostResidual& state) {
   std::vector<double> values(state.numel());
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = state.residual_at(i);
@@ -189,7 +189,7 @@ inline std::vector<double> residual_of(const TopkState& state) {
   return values;
 }
 
-inline Buffer saved(const TopkState& state) {
+inline Buffer saved(const HostResidual& state) {
   Buffer bytes;
   const Status status = state.save(bytes);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -197,7 +197,9 @@ inline Buffer saved(const TopkState& state) {
 }
 
 /// scale * shard + residual.
-inline std::vector<double> accumulated(const TopkState& state, const Buffer& shard, double scale) {
+inline std::vector<double> accumulated(const HostResidual& state,
+                                       const Buffer& shard,
+                                       double scale) {
   std::vector<double> acc(state.numel());
   for (std::size_t i = 0; i < acc.size(); ++i) {
     acc[i] = multiply_add(

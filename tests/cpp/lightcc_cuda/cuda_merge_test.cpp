@@ -5,8 +5,9 @@
 #include <memory>
 #include <span>
 
-#include "lightcc/compression/list_layout.hpp"
-#include "lightcc/compression/merge.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
+#include "lightcc/compression/topk/merge.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -40,7 +41,7 @@ Kernel kernel_of(DataType dtype) {
 
 /// A list of about `ratio` of the elements; those at multiples of 3 are in every list.
 Buffer make_list(std::size_t numel, double ratio, const TopkFormat& format, Rng& rng) {
-  TopkState state(format.dtype, numel);
+  HostResidual state(format.dtype, numel);
   Buffer shard(numel * element_size(format.dtype));
   for (std::size_t i = 0; i < numel; ++i) {
     put(format.dtype, shard.data(), i, draw_normal(rng) * (i % 300 == 0 ? 100.0 : 1.0));
@@ -176,7 +177,7 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
       }
     }
     // One of them is not finite, and no other.
-    TopkState state(dtype, 300);
+    HostResidual state(dtype, 300);
     Buffer shard(300 * element_size(dtype));
     put(dtype, shard.data(), 7, std::nan(""));
     Buffer bad(max_list_bytes(300, 3, format));
@@ -197,7 +198,7 @@ TEST(CudaMerge, one_list_that_is_not_finite_makes_all_elements_nan) {
   for (const DataType dtype : kFloatTypes) {
     Rng rng(seed());
     const Buffer good = make_list(5000, 0.1, {.dtype = dtype}, rng);
-    TopkState state(dtype, 5000);
+    HostResidual state(dtype, 5000);
     Buffer shard(5000 * element_size(dtype));
     put(dtype, shard.data(), 4999, std::nan(""));
     Buffer bad(max_list_bytes(5000, 50, {.dtype = dtype}));

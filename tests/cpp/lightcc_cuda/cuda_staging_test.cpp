@@ -184,7 +184,7 @@ TEST(CudaStagingOfCompression, what_was_kept_back_is_the_hosts) {
       const Framework framework;
       EXPECT_EQ(train(world, rank, &framework, spec), expected[static_cast<std::size_t>(rank)])
           << compressor_name(spec.compressor);
-      EXPECT_GT(world.stats().topk.tensors, 0U);
+      EXPECT_GT(world.stats().compression.tensors, 0U);
     });
   }
 }

@@ -66,7 +66,7 @@ void compress_after_a_dense_tensor(World& world, int rank) {
   reduce(world, tensor, data, ReduceOp::kAdasum);
   wait_for_all(world);
   EXPECT_EQ(fake::modules_loaded(), before);
-  EXPECT_EQ(world.stats().topk.on_device, 1U);
+  EXPECT_EQ(world.stats().compression.on_device, 1U);
 }
 
 TEST(CudaStart, kernels_are_loaded_with_the_first_tensor_of_a_gpu) {

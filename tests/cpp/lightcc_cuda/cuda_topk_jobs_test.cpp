@@ -52,8 +52,8 @@ TEST_P(CudaTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
     const Framework framework;
     EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     // Two tensors in four steps, less those of the warm-up that travel in another way.
-    EXPECT_GE(world.stats().topk.on_device, 4U);
-    EXPECT_LT(world.stats().topk.on_device, world.stats().topk.tensors);
+    EXPECT_GE(world.stats().compression.on_device, 4U);
+    EXPECT_LT(world.stats().compression.on_device, world.stats().compression.tensors);
   });
 }
 
@@ -74,9 +74,9 @@ TEST_F(CudaTopkJobs, copies_lists_alone) {
     ASSERT_TRUE(run_one(world, std::move(operation)).ok());
     wait_for_all(world);
     // All ranks use one GPU here, and their lists have as many entries: 400.
-    const std::size_t list = world.stats().topk.sent_bytes / (kRanks - 1);
+    const std::size_t list = world.stats().compression.sent_bytes / (kRanks - 1);
     EXPECT_EQ(list, 16 + 4 + 400 * 6U);
-    EXPECT_EQ(world.stats().topk.on_device, 1U);
+    EXPECT_EQ(world.stats().compression.on_device, 1U);
     const fake::Copies copies = fake::copies_of(0);
     EXPECT_EQ(copies.bytes_to_host, kRanks * (list + sizeof(TopkProgress)));
     const auto aligned = [](std::size_t bytes) { return (bytes + 15) / 16 * 16; };
@@ -93,7 +93,7 @@ int launches_of_bucket(std::size_t tensors) {
     const Framework framework;
     const int counted =
         testing::launches_of_bucket(world, rank, framework, topk_jobs::sizes(tensors));
-    EXPECT_EQ(world.stats().topk.on_device, 2 * tensors);
+    EXPECT_EQ(world.stats().compression.on_device, 2 * tensors);
     if (rank == 0) {
       launches = counted;
     }
@@ -110,7 +110,7 @@ TEST_F(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
 TEST_F(CudaTopkJobs, what_is_sent_and_what_is_kept_add_up) {
   run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
     topk_jobs::expect_sums_to_be_whole_at_last(world, rank);
-    EXPECT_EQ(world.stats().topk.on_device, 4U);
+    EXPECT_EQ(world.stats().compression.on_device, 4U);
   });
 }
 
@@ -129,7 +129,7 @@ TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_ho
     wait_for_all(world);
     std::vector<Numbers> results = topk_jobs::train(world, rank, &framework, {});
     EXPECT_EQ(results, topk_jobs::of(expected, rank));
-    on_device += world.stats().topk.on_device;
+    on_device += world.stats().compression.on_device;
   });
   EXPECT_LT(on_device, 8U * kRanks);
   EXPECT_GT(on_device, 0U);
@@ -176,7 +176,7 @@ TEST_F(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
     ASSERT_TRUE(handle.ok()) << handle.status().message();
     ASSERT_TRUE(world.wait(*handle, {}).ok());
     EXPECT_EQ(tensors[0].read(), tensors[1].read());
-    EXPECT_EQ(world.stats().topk.on_device, 2U);
+    EXPECT_EQ(world.stats().compression.on_device, 2U);
   });
 }
 
@@ -205,14 +205,15 @@ TEST_F(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
     ASSERT_TRUE(world.scale_compression(0.5, 0, {saved->front().name}).ok());
     ASSERT_TRUE(world.load_compression(saved->front()).ok());
     EXPECT_EQ(topk_jobs::reduce(world, framework, numbers, spec), second);
-    EXPECT_EQ(world.stats().topk.on_device, 4U);
+    EXPECT_EQ(world.stats().compression.on_device, 4U);
   });
 }
 
 TEST_F(CudaTopkJobs, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
   run_gpu_job(topk_jobs::with_a_set(topk_jobs::options()), [](World& world, int rank) {
-    topk_jobs::expect_a_set_to_take_all_along(
-        world, rank, [](const World& of_set) { EXPECT_GT(of_set.stats().topk.on_device, 0U); });
+    topk_jobs::expect_a_set_to_take_all_along(world, rank, [](const World& of_set) {
+      EXPECT_GT(of_set.stats().compression.on_device, 0U);
+    });
   });
 }
 

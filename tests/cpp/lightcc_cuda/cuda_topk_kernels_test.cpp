@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/compression/shard.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -58,8 +58,8 @@ struct Case {
 class CudaTopkKernels : public testing::TopkKernelsTest {};
 
 /// Steps of two states side by side.
-void expect_same_steps(const Framework& framework, TopkKernels& kernels, const Case& c) {
-  TopkKernels& host = host_kernels();
+void expect_same_steps(const Framework& framework, CompressionKernels& kernels, const Case& c) {
+  CompressionKernels& host = host_kernels();
   Rng rng(seed() * 13 + c.size);
   const TopkFormat format{.dtype = c.dtype, .fp16 = c.fp16};
   auto on_host = value(host.make_state(c.dtype, c.size));
@@ -108,7 +108,7 @@ void expect_same_steps(const Framework& framework, TopkKernels& kernels, const C
     EXPECT_EQ(lists[1], lists[0]);
     EXPECT_EQ(memory.read(), shard);
     const bool is_void_elsewhere = step == 1 && c.void_step.has_value();
-    for (TopkShardState* const state : {on_host.get(), on_gpu.get()}) {
+    for (ShardResidual* const state : {on_host.get(), on_gpu.get()}) {
       EXPECT_TRUE(state->is_pending());
       is_void_elsewhere ? state->rollback() : state->commit();
       EXPECT_FALSE(state->is_pending());
@@ -118,7 +118,7 @@ void expect_same_steps(const Framework& framework, TopkKernels& kernels, const C
 }
 
 TEST_F(CudaTopkKernels, lists_and_states_have_the_bits_of_host_memory) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     const std::vector<double> two_steps(2, 0.0);
     for (const DataType dtype : kFloatTypes) {
       expect_same_steps(framework, kernels, {.dtype = dtype, .size = 1, .momenta = two_steps});
@@ -132,7 +132,7 @@ TEST_F(CudaTopkKernels, lists_and_states_have_the_bits_of_host_memory) {
 }
 
 TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}});
     // A step that is void gives up the velocity that it brought.
     expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .void_step = 4});
@@ -140,7 +140,7 @@ TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
 }
 
 TEST_F(CudaTopkKernels, a_step_that_is_void_leaves_what_was_kept_back) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const DataType dtype : kFloatTypes) {
       expect_same_steps(framework, kernels, {.dtype = dtype, .size = 3000, .void_step = 2});
     }
@@ -148,8 +148,8 @@ TEST_F(CudaTopkKernels, a_step_that_is_void_leaves_what_was_kept_back) {
 }
 
 TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
-    TopkKernels& host = host_kernels();
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
+    CompressionKernels& host = host_kernels();
     constexpr std::size_t kSize = 9000;
     Rng rng(seed());
     auto expected = value(host.make_state(DataType::kFloat32, kSize));
@@ -180,8 +180,8 @@ TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
 }
 
 TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
-    TopkKernels& host = host_kernels();
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
+    CompressionKernels& host = host_kernels();
     Rng rng(seed());
     for (const DataType dtype : kFloatTypes) {
       for (const bool fp16 : {false, true}) {
@@ -246,18 +246,18 @@ struct Calls {
 /// Steps of tensors of these sizes at once, each the bits of host memory's. Returns the calls of
 /// the last one.
 Calls expect_same_steps_at_once(const Framework& framework,
-                                TopkKernels& kernels,
+                                CompressionKernels& kernels,
                                 const std::vector<std::size_t>& sizes,
                                 DataType dtype,
                                 const TopkRequest& kind,
                                 int num_steps) {
-  TopkKernels& host = host_kernels();
+  CompressionKernels& host = host_kernels();
   Rng rng(seed());
   const TopkFormat format{.dtype = dtype, .fp16 = kind.fp16};
   struct Tensor {
     std::size_t size;
-    std::unique_ptr<TopkShardState> on_host;
-    std::unique_ptr<TopkShardState> on_gpu;
+    std::unique_ptr<ShardResidual> on_host;
+    std::unique_ptr<ShardResidual> on_gpu;
     OnGpu memory;
     OnGpu sum;
     Buffer lists[2] = {};
@@ -330,7 +330,7 @@ Calls expect_same_steps_at_once(const Framework& framework,
       EXPECT_EQ(tensor.sum.read(), expected);
       // Not every step counts for every tensor.
       const bool is_void = i > 0 && (static_cast<std::size_t>(step) + i) % 3 == 1;
-      for (TopkShardState* const state : {tensor.on_host.get(), tensor.on_gpu.get()}) {
+      for (ShardResidual* const state : {tensor.on_host.get(), tensor.on_gpu.get()}) {
         is_void ? state->rollback() : state->commit();
       }
       if (step == num_steps - 1) {
@@ -355,7 +355,7 @@ TEST_F(CudaTopkKernels, many_tensors_take_the_launches_and_copies_of_one) {
     TopkRequest request;
     std::size_t tensors;
   };
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const Kind& kind : {Kind{DataType::kFloat32, {}, 40},
                              Kind{DataType::kFloat32, {.fp16 = true, .momentum = 0.5}, 9},
                              Kind{DataType::kBfloat16, {.exact = true}, 9},
@@ -377,7 +377,7 @@ TEST_F(CudaTopkKernels, many_tensors_take_the_launches_and_copies_of_one) {
 }
 
 TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     const auto calls_of = [&](const std::vector<std::size_t>& sizes) {
       return expect_same_steps_at_once(framework, kernels, sizes, DataType::kFloat32, {}, 1);
     };
@@ -386,7 +386,7 @@ TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
 }
 
 TEST_F(CudaTopkKernels, shards_without_elements_take_no_launch) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const DataType dtype : kFloatTypes) {
       const auto calls_of = [&](const std::vector<std::size_t>& sizes) {
         return expect_same_steps_at_once(

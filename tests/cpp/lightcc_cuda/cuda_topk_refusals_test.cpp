@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/rng.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
-#include "lightcc/compression/topk_list.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/compression/topk/topk_list.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -37,14 +37,14 @@ using testing::value;
 class CudaTopkRefusals : public testing::TopkKernelsTest {};
 
 TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     auto first = value(kernels.make_state(DataType::kFloat32, 100));
     auto second = value(kernels.make_state(DataType::kFloat16, 100));
     const OnGpu memory(framework, 400);
     memory.write(Buffer(400));
     Buffer list(max_list_bytes(100, 1, {}));
     TopkOutcome outcome;
-    const auto step_of = [&](TopkShardState& state) {
+    const auto step_of = [&](ShardResidual& state) {
       return TopkStep{.state = &state,
                       .shard = memory.data(),
                       .request = {.k = 1, .capacity = 1},
@@ -69,7 +69,7 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
 }
 
 TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
-  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     EXPECT_EQ(kernels.objection_to(1, 64), "");
     EXPECT_EQ(kernels.objection_to(0, 2), "");
     EXPECT_NE(kernels.objection_to(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
@@ -100,7 +100,7 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
 }
 
 TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
-  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+  with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
     EXPECT_TRUE(kernels.make_state(DataType::kFloat32, 100).ok());
     fake::set("fail=cuMemAlloc_v2:2:1");
     const auto made = kernels.make_state(DataType::kFloat32, 100);
@@ -109,7 +109,7 @@ TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
               "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
   });
   fake::set("ptx=0");
-  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+  with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
     EXPECT_EQ(kernels.make_state(DataType::kFloat32, 100).status().code(),
               ErrorCode::kUnimplemented);
     EXPECT_NE(kernels.objection_to(100, 2).find("cannot load the kernels 'merge'"),
@@ -120,7 +120,7 @@ TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
 
 // What was told before still counts, though the GPU had not heard of it.
 TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
+  with_gpu([](const Framework& framework, CompressionKernels& /*kernels*/) {
     constexpr std::size_t kSize = 3000;
     const auto to_host = std::make_shared<Launcher>(kDriverFile, 0);
     CudaTopkKernels of_gpu(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
@@ -139,7 +139,7 @@ TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
           ASSERT_TRUE(
               compress(host_kernels(), *on_host, shard.data(), request, list, outcome).ok());
           ASSERT_TRUE(compress(of_gpu, *on_gpu, memory.data(), request, list, outcome).ok());
-          for (TopkShardState* const state : {on_host.get(), on_gpu.get()}) {
+          for (ShardResidual* const state : {on_host.get(), on_gpu.get()}) {
             is_committed ? state->commit() : state->rollback();
           }
         }
@@ -169,7 +169,7 @@ Status failure_of_step(const std::string& call, int code, int turn) {
   Status failure;
   const std::shared_ptr<Staging> staging = make_staging();
   const Framework framework;
-  TopkKernels& kernels = *staging->topk_kernels(0);
+  CompressionKernels& kernels = *staging->topk_kernels(0);
   auto state = value(kernels.make_state(DataType::kFloat32, 100));
   const OnGpu memory(framework, 400);
   memory.write(Buffer(400, std::byte{1}));

@@ -1,8 +1,8 @@
-// Top-k compression on the simulator, against TopkState: lists, residuals, velocities and
+// Top-k compression on the simulator, against HostResidual: lists, residuals, velocities and
 // thresholds must have the same bits, step after step.
 #include <limits>
 
-#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
@@ -67,7 +67,7 @@ struct Tensor {
       : dtype(type), cpu(type, numel), gpu(type, numel, has_momentum) {}
 
   DataType dtype;
-  TopkState cpu;
+  HostResidual cpu;
   TopkOnGpu gpu;
 };
 

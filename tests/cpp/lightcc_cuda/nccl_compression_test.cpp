@@ -67,10 +67,10 @@ TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) 
     const Framework framework(world.topology().local_rank);
     EXPECT_EQ(train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     EXPECT_GT(fake::operations_of_nccl(), 0);
-    EXPECT_GT(world.stats().topk.tensors, 3U * testing::CompressedTraining::kSteps - 1U);
+    EXPECT_GT(world.stats().compression.tensors, 3U * testing::CompressedTraining::kSteps - 1U);
     // Second ranks of hosts have no element of the last tensor, and compress the others on GPUs.
     const bool on_device = GetParam().compressor == Compressor::kTopk && GetParam().ratio < 1.0;
-    EXPECT_EQ(world.stats().topk.on_device > 0, on_device);
+    EXPECT_EQ(world.stats().compression.on_device > 0, on_device);
   });
 }
 
@@ -94,10 +94,10 @@ std::size_t bytes_to_host(const JobOptions& options, std::uint64_t on_device, st
     if (rank == 0) {
       // Two hosts use each GPU of the fake driver.
       bytes = fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host;
-      sent = world.stats().topk.sent_bytes;
+      sent = world.stats().compression.sent_bytes;
     }
-    EXPECT_EQ(world.stats().topk.tensors, 1U);
-    EXPECT_EQ(world.stats().topk.on_device, on_device);
+    EXPECT_EQ(world.stats().compression.tensors, 1U);
+    EXPECT_EQ(world.stats().compression.on_device, on_device);
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
   });
   return bytes;
@@ -116,7 +116,7 @@ int launches_of_bucket(const std::vector<std::size_t>& elements) {
   run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     const int counted = testing::launches_of_bucket(world, rank, framework, elements);
-    EXPECT_GT(world.stats().topk.on_device, 0U);
+    EXPECT_GT(world.stats().compression.on_device, 0U);
     if (rank == 0) {
       launches = counted;
     }

@@ -10,8 +10,8 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -37,8 +37,8 @@ inline Status finish(const Result<std::unique_ptr<Work>>& work) {
 }
 
 /// A step of one shard, to its end.
-inline Status compress(TopkKernels& kernels,
-                       TopkShardState& state,
+inline Status compress(CompressionKernels& kernels,
+                       ShardResidual& state,
                        const std::byte* shard,
                        const TopkRequest& request,
                        std::span<std::byte> list,
@@ -49,7 +49,7 @@ inline Status compress(TopkKernels& kernels,
 }
 
 /// A sum, to its end.
-inline Status merge(TopkKernels& kernels, const TopkSum& sum) {
+inline Status merge(CompressionKernels& kernels, const TopkSum& sum) {
   return finish(kernels.merge({&sum, 1}));
 }
 
@@ -108,7 +108,7 @@ class TopkKernelsTest : public ::testing::Test {
   }
 };
 
-inline Buffer saved(const TopkShardState& state) {
+inline Buffer saved(const ShardResidual& state) {
   Bytes bytes;
   EXPECT_TRUE(state.save(bytes).ok());
   return {bytes.begin(), bytes.end()};

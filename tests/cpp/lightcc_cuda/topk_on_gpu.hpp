@@ -1,12 +1,12 @@
-// Top-k compression by its kernels, on the simulator or on a GPU: what TopkState does, for several
-// tensors at once.
+// Top-k compression by its kernels, on the simulator or on a GPU: what HostResidual does, for
+// several tensors at once.
 #pragma once
 
 #include <array>
 #include <bit>
 
-#include "lightcc/compression/list_layout.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
 
 #include "lightcc_cuda/cuda_testing.hpp"
 #include "lightcc_cuda/kernels/indices.hpp"

@@ -38,7 +38,7 @@ GOOGLETEST_OUTPUT = """\
         ("engine", "lightcc/nowhere/x.hpp"),
         ("engine", "abi/types.hpp"),
         ("control", "lightcc/engine/core.hpp"),
-        ("control", "lightcc/compression/threshold.hpp"),
+        ("control", "lightcc/compression/topk/threshold.hpp"),
         ("control", "sys/socket.h"),
         ("transport/channel", "sys/socket.h"),
         ("transport/plugin", "src/plugin/core.hpp"),

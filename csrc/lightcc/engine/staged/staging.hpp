@@ -10,7 +10,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/residual/compression_kernels.hpp"
 #include "lightcc/engine/operation.hpp"
 
 namespace lightcc {
@@ -57,7 +57,7 @@ class Staging {
 
   /// Compression of tensors of a device where they lie, while this is there; null: they are
   /// compressed in host memory.
-  virtual TopkKernels* topk_kernels(std::int32_t /*device*/) { return nullptr; }
+  virtual CompressionKernels* topk_kernels(std::int32_t /*device*/) { return nullptr; }
 
   // Nobody rings when such a Work can go on. `block` is left alone until it is done or dropped;
   // dropping it blocks until a copy that runs has ended. Copies to the host and copies back run

@@ -80,7 +80,7 @@ Status Timeline::start(const TimelineOptions& options, int rank, int size) {
 void Timeline::stop() {
   on_ = false;
   writer_.reset();
-  topk_.reset();
+  compressed_.reset();
   cycle_ns_.reset();
   numbers_.clear();
   last_number_ = 0;
@@ -131,8 +131,10 @@ void Timeline::record_ended(std::uint32_t process_set, const std::string& name) 
   }
 }
 
-void Timeline::record_started(const Bucket& bucket, const char* how, const TopkCounters& topk) {
-  topk_ = topk_.value_or(topk);
+void Timeline::record_started(const Bucket& bucket,
+                              const char* how,
+                              const CompressionCounters& counters) {
+  compressed_ = compressed_.value_or(counters);
   TimelineRecord record;
   record.at_ns = now_ns();
   record.event = TimelineEvent::kStarted;
@@ -163,7 +165,7 @@ std::shared_ptr<DeviceTrace> Timeline::trace(const Bucket& bucket,
 void Timeline::record_finished(const Bucket& bucket,
                                const char* how,
                                TimePoint since,
-                               const TopkCounters& topk) {
+                               const CompressionCounters& counters) {
   TimelineRecord whole;
   whole.at_ns = now_ns();
   whole.event = TimelineEvent::kBucket;
@@ -190,12 +192,12 @@ void Timeline::record_finished(const Bucket& bucket,
       numbers_.erase(file_name(bucket.process_set, s.name));
     }
   }
-  const TopkCounters before = topk_.value_or(topk);
+  const CompressionCounters before = compressed_.value_or(counters);
   whole.values = {std::max<std::int64_t>(ns(since), 0),
                   bytes,
-                  static_cast<std::int64_t>(topk.dense_bytes - before.dense_bytes),
-                  static_cast<std::int64_t>(topk.sent_bytes - before.sent_bytes)};
-  topk_ = topk;
+                  static_cast<std::int64_t>(counters.dense_bytes - before.dense_bytes),
+                  static_cast<std::int64_t>(counters.sent_bytes - before.sent_bytes)};
+  compressed_ = counters;
   push(whole);
 }
 

@@ -62,11 +62,11 @@ class Timeline final : public ControlObserver {
       record_ended(process_set, name);
     }
   }
-  /// A bucket begins to run. `how` lives as long as the process; `topk`: the counters of all that
-  /// was compressed so far.
-  void started(const Bucket& bucket, const char* how, const TopkCounters& topk) {
+  /// A bucket begins to run. `how` lives as long as the process; `counters`: the counters of all
+  /// that was compressed so far.
+  void started(const Bucket& bucket, const char* how, const CompressionCounters& counters) {
     if (is_on()) {
-      record_started(bucket, how, topk);
+      record_started(bucket, how, counters);
     }
   }
   /// For a bucket that begins on a device, or on its way from one; null: nothing is recorded.
@@ -75,9 +75,12 @@ class Timeline final : public ControlObserver {
                                      const char* how,
                                      std::vector<std::shared_ptr<ReadyEvent>> inputs);
   /// It is done.
-  void finished(const Bucket& bucket, const char* how, TimePoint since, const TopkCounters& topk) {
+  void finished(const Bucket& bucket,
+                const char* how,
+                TimePoint since,
+                const CompressionCounters& counters) {
     if (is_on()) {
-      record_finished(bucket, how, since, topk);
+      record_finished(bucket, how, since, counters);
     }
   }
   /// Rank 0 is about to announce what is complete.
@@ -96,11 +99,11 @@ class Timeline final : public ControlObserver {
   void record_ready(const Signature& tensor, std::uint32_t rank);
   void record_announced(const Signature& tensor, const Execute& execute);
   void record_ended(std::uint32_t process_set, const std::string& name);
-  void record_started(const Bucket& bucket, const char* how, const TopkCounters& topk);
+  void record_started(const Bucket& bucket, const char* how, const CompressionCounters& counters);
   void record_finished(const Bucket& bucket,
                        const char* how,
                        TimePoint since,
-                       const TopkCounters& topk);
+                       const CompressionCounters& counters);
   void record_cycle();
   void record_failure(const Status& error);
   std::int64_t ns(TimePoint time) const { return (time - start_).count(); }
@@ -117,7 +120,7 @@ class Timeline final : public ControlObserver {
   std::unique_ptr<TimelineWriter> writer_;
   std::unordered_map<std::string, std::uint32_t> numbers_;  // Of names as the file has them.
   std::uint32_t last_number_ = 0;
-  std::optional<TopkCounters> topk_;  // As far as buckets in the file tell of them.
+  std::optional<CompressionCounters> compressed_;  // As far as buckets in the file tell of them.
 };
 
 }  // namespace lightcc

@@ -1,0 +1,18 @@
+// The quantised tensors of a batch between blocks, in as many operations as one tensor takes.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/quantized/quantized_item.hpp"
+
+namespace lightcc {
+
+/// `items` are compressed, the same ones in the same order on all members of `inter`. What they
+/// point to outlives the Work. Errors: kPeerFailed for what a peer sent; of the kernels and of
+/// `inter`.
+std::unique_ptr<Work> make_quantized_exchange(std::span<QuantizedItem* const> items, Group& inter);
+
+}  // namespace lightcc

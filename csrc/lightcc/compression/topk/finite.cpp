@@ -1,0 +1,34 @@
+#include "lightcc/compression/topk/finite.hpp"
+
+#include <cstdint>
+
+namespace lightcc {
+namespace {
+
+/// An exponent of all ones; one loop without branches, so that compilers vectorise it.
+template <typename Bits>
+bool none_has(const std::byte* data, std::size_t elements, Bits exponent) {
+  const auto* const bits = reinterpret_cast<const Bits*>(data);
+  bool found = false;
+  for (std::size_t i = 0; i < elements; ++i) {
+    found |= (bits[i] & exponent) == exponent;
+  }
+  return !found;
+}
+
+}  // namespace
+
+bool is_all_finite(const std::byte* data, std::size_t elements, DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return none_has<std::uint16_t>(data, elements, 0x7c00);
+    case DataType::kBfloat16:
+      return none_has<std::uint16_t>(data, elements, 0x7f80);
+    case DataType::kFloat64:
+      return none_has<std::uint64_t>(data, elements, 0x7ff0000000000000);
+    default:
+      return none_has<std::uint32_t>(data, elements, 0x7f800000);
+  }
+}
+
+}  // namespace lightcc
