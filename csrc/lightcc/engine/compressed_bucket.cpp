@@ -81,7 +81,7 @@ TopkExchange next_exchange(const BucketTensor& tensor, const BucketSite& site) {
 constexpr const char* kDenseToo = "so much of it is sent that dense elements travel as well";
 
 /// Why a tensor cannot be top-k compressed on its device; empty: it can.
-std::string objection_to(const BucketTensor& tensor, const BucketSite& site) {
+std::string why_unsupported(const BucketTensor& tensor, const BucketSite& site) {
   if (tensor.operation == nullptr) {
     return "this rank has joined";
   }
@@ -97,17 +97,17 @@ std::string objection_to(const BucketTensor& tensor, const BucketSite& site) {
   }
   const ShardRange shard =
       shard_range(elements_of(signature), position.members, position.member, signature.dtype);
-  return kernels->objection_to(shard.size_elems(), position.blocks);
+  return kernels->why_unsupported(shard.size_elems(), position.blocks);
 }
 
 /// The same for a bucket.
-std::string objection_to(const Bucket& bucket, const BucketSite& site) {
+std::string why_unsupported(const Bucket& bucket, const BucketSite& site) {
   if (site.lane.device_shards == nullptr && site.compression_position->members > 1) {
     return "ranks of a host add up in host memory; HOROVOD_GPU_OPERATIONS=NCCL beside "
            "LIGHT_2D_ALLREDUCE=1 would on GPUs";
   }
   for (const BucketTensor& tensor : bucket.tensors) {
-    std::string objection = objection_to(tensor, site);
+    std::string objection = why_unsupported(tensor, site);
     if (!objection.empty()) {
       return objection;
     }
@@ -126,7 +126,7 @@ std::optional<Entries> entries_on_devices(const Bucket& bucket, const BucketSite
   if (site.devices == nullptr || bucket.tensors.front().signature().compression->is_quantized()) {
     return std::nullopt;
   }
-  if (const std::string objection = objection_to(bucket, site); !objection.empty()) {
+  if (const std::string objection = why_unsupported(bucket, site); !objection.empty()) {
     say_why_on_host(bucket, site, objection);
     return std::nullopt;
   }

@@ -163,7 +163,7 @@ Result<bool> Core::advance_one_shot() {
 
 void Core::submit(InFlight& operation, std::span<const std::byte> input) {
   Request& request = operation.operation.request;
-  request.objection = executor_->objection_to(operation.operation);
+  request.objection = executor_->why_unsupported(operation.operation);
   request.signature.steps_ahead = executor_->steps_ahead(request.signature);
   control_->submit(request, *operation.key, token_of(&operation), input);
 }

@@ -363,7 +363,7 @@ std::optional<Route> Executor::route_of(const Set& set,
   return route(first, bytes, facts);
 }
 
-std::string Executor::objection_to(const Operation& operation) const {
+std::string Executor::why_unsupported(const Operation& operation) const {
   const Signature& signature = operation.request.signature;
   if (signature.memory == MemoryKind::kHost) {
     return {};
@@ -374,7 +374,7 @@ std::string Executor::objection_to(const Operation& operation) const {
   }
   const std::optional<Route> way = route_of(found->second, signature, 0);
   return way.has_value() && way->carrier == Carrier::kNccl
-             ? planes_.plane(signature.memory)->objection_to(operation)
+             ? planes_.plane(signature.memory)->why_unsupported(operation)
              : std::string();
 }
 

@@ -51,7 +51,7 @@ class Executor {
                          InFlight* waiting);
   void remove_process_set(std::uint32_t id);
   /// Why this rank's plane cannot run an operation that was checked; empty: it can.
-  std::string objection_to(const Operation& operation) const;
+  std::string why_unsupported(const Operation& operation) const;
   /// Signature::steps_ahead of an operation that is about to be reported.
   std::int64_t steps_ahead(const Signature& signature) const;
   /// Queues a bucket of a set that this rank is a member of. Errors: kInvalidArgument, this rank

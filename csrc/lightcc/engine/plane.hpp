@@ -65,7 +65,7 @@ class Plane {
   }
   /// Why it cannot run an operation of this rank, which then fails on all ranks of its process set:
   /// its tensor is not where the plane has its groups. Empty: it can.
-  virtual std::string objection_to(const Operation& /*operation*/) const { return {}; }
+  virtual std::string why_unsupported(const Operation& /*operation*/) const { return {}; }
 
   // Process sets.
 

@@ -1,4 +1,5 @@
-// The sum of sparse lists as dense elements: merge_lists() of compression/topk/merge.hpp, bit for bit.
+// The sum of sparse lists as dense elements: merge_lists() of compression/topk/merge.hpp, bit for
+// bit.
 //
 // A block of threads takes a tile, whose sums it keeps in shared memory. It finds the tile's
 // entries in each list by binary search, and adds the lists one after another, in rank order. An

@@ -1,6 +1,6 @@
-// How much a step keeps back: measure_energy() of compression/residual/step_energy.hpp, bit for bit. It
-// reads a sample of at most 64 runs of 64 elements, one for each thread, and one thread adds them
-// up.
+// How much a step keeps back: measure_energy() of compression/residual/step_energy.hpp, bit for
+// bit. It reads a sample of at most 64 runs of 64 elements, one for each thread, and one thread
+// adds them up.
 #include "lightcc_cuda/kernels/topk_elements.hpp"
 
 namespace lightcc::cuda {

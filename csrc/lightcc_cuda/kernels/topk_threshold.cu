@@ -1,6 +1,6 @@
-// From which magnitude on elements are selected: compression/topk/threshold.hpp and the decisions of
-// compression/topk/topk_step.cpp, taken on the GPU. Counts are integers, and one thread computes each
-// forecast in float64, so the bits are those of the CPU.
+// From which magnitude on elements are selected: compression/topk/threshold.hpp and the decisions
+// of compression/topk/topk_step.cpp, taken on the GPU. Counts are integers, and one thread computes
+// each forecast in float64, so the bits are those of the CPU.
 #include "lightcc_cuda/kernels/topk_elements.hpp"
 
 namespace lightcc::cuda {

@@ -45,7 +45,7 @@ class NcclPlane final : public Plane {
   }
   const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
 
-  std::string objection_to(const Operation& operation) const override {
+  std::string why_unsupported(const Operation& operation) const override {
     if (operation.input.memory.device == device_) {
       return {};
     }

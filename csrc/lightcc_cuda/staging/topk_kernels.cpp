@@ -95,7 +95,7 @@ CudaTopkKernels::CudaTopkKernels(std::shared_ptr<Launcher> to_host,
                                  int device)
     : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
 
-std::string CudaTopkKernels::objection_to(std::size_t numel, std::size_t blocks) const {
+std::string CudaTopkKernels::why_unsupported(std::size_t numel, std::size_t blocks) const {
   if (numel > kMaxTopkElements) {
     return "a shard of " + std::to_string(numel) + " elements; a GPU takes at most " +
            std::to_string(kMaxTopkElements);

@@ -28,7 +28,7 @@ class CudaTopkKernels final : public CompressionKernels {
                   std::shared_ptr<Launcher> to_device,
                   int device);
 
-  std::string objection_to(std::size_t numel, std::size_t blocks) const override
+  std::string why_unsupported(std::size_t numel, std::size_t blocks) const override
       LIGHTCC_EXCLUDES(mutex_);
   bool is_busy() const override { return under_way_->load(std::memory_order_relaxed) > 0; }
   // Both block while the GPU gives memory.

@@ -70,11 +70,11 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
 
 TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
-    EXPECT_EQ(kernels.objection_to(1, 64), "");
-    EXPECT_EQ(kernels.objection_to(0, 2), "");
-    EXPECT_NE(kernels.objection_to(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
+    EXPECT_EQ(kernels.why_unsupported(1, 64), "");
+    EXPECT_EQ(kernels.why_unsupported(0, 2), "");
+    EXPECT_NE(kernels.why_unsupported(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
               std::string::npos);
-    EXPECT_NE(kernels.objection_to(1, 65).find("at most 64"), std::string::npos);
+    EXPECT_NE(kernels.why_unsupported(1, 65).find("at most 64"), std::string::npos);
     auto state = value(kernels.make_state(DataType::kFloat32, 100));
     const OnGpu memory(framework, 400);
     memory.write(Buffer(400));
@@ -105,16 +105,16 @@ TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
     fake::set("fail=cuMemAlloc_v2:2:1");
     const auto made = kernels.make_state(DataType::kFloat32, 100);
     EXPECT_EQ(made.status().code(), ErrorCode::kSystem);
-    EXPECT_EQ(kernels.objection_to(100, 2),
+    EXPECT_EQ(kernels.why_unsupported(100, 2),
               "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
   });
   fake::set("ptx=0");
   with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
     EXPECT_EQ(kernels.make_state(DataType::kFloat32, 100).status().code(),
               ErrorCode::kUnimplemented);
-    EXPECT_NE(kernels.objection_to(100, 2).find("cannot load the kernels 'merge'"),
+    EXPECT_NE(kernels.why_unsupported(100, 2).find("cannot load the kernels 'merge'"),
               std::string::npos)
-        << kernels.objection_to(100, 2);
+        << kernels.why_unsupported(100, 2);
   });
 }
 

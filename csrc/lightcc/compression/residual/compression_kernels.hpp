@@ -53,7 +53,7 @@ class CompressionKernels {
 
   /// Why it cannot compress a shard of so many elements among so many blocks by lists. Empty: it
   /// can.
-  virtual std::string objection_to(std::size_t /*numel*/, std::size_t /*blocks*/) const {
+  virtual std::string why_unsupported(std::size_t /*numel*/, std::size_t /*blocks*/) const {
     return {};
   }
   /// Whether a Work is under way: nobody rings when it can go on.
