@@ -25,8 +25,8 @@ ResidualStore::Key key_of(const Bucket& bucket, const Signature& signature) {
 /// Of a bucket's tensors.
 using Entries = std::vector<std::shared_ptr<TensorResidual>>;
 
-/// By what is multiplied what is kept back when it is sent: the division of an average, and factors
-/// of the caller's.
+/// What multiplies the residual when it is sent: the division of an average, and factors of the
+/// caller's.
 double factor_of_kept(const Signature& signature, const BucketSite& site) {
   return late_factor(reduction_of(signature, site.members.size()), *site.compression_position);
 }

@@ -1,4 +1,4 @@
-// Compressed all-reduces of a bucket: where they run, and with what is kept back of each tensor.
+// Compressed all-reduces of a bucket: where they run, and with which residual of each tensor.
 //
 // Top-k of tensors on devices runs there where lists travel (TopkExchange::kLists), and dense
 // shards do not come to the host for another reason. All else runs in host memory, with the same
@@ -32,7 +32,7 @@ std::uint64_t steps_made(const Signature& signature,
 Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
                                                                 const BucketSite& site);
 
-/// Starts one in host memory. Errors: kSystem, there is no memory for what is kept back.
+/// Starts one in host memory. Errors: kSystem, there is no memory for the residual.
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,

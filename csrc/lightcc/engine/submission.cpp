@@ -288,11 +288,11 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
   const Signature& s = operation.request.signature;
   const bool sums = s.reduce_op == ReduceOp::kSum || s.reduce_op == ReduceOp::kAverage;
   std::optional<CompressionSpec> spec = s.compression;
-  // What compression keeps back is remembered by name, so what has none is never compressed.
+  // A residual belongs to a name, so what has none is never compressed.
   if (spec && !operation.name.has_value()) {
     return invalid(
-        "%s compression needs a name: what is not sent is kept back for the next allreduce of "
-        "that name.",
+        "%s compression needs a name: what is not sent, the residual, is added to the next "
+        "allreduce of that name.",
         compressor_name(spec->compressor));
   }
   if (spec && (s.op != OpType::kAllreduce || !sums)) {

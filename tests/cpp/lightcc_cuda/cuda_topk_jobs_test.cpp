@@ -123,7 +123,7 @@ TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_ho
     const Tensor tensor(framework, numbers_of(rank));
     wait_for_all(world);
     if (rank == 0) {
-      // Nothing is kept back on a GPU before all ranks have brought two tensors of it.
+      // No residual is on a GPU before all ranks have brought two tensors of it.
       fake::set("fail=cuMemAlloc_v2:2:7");
     }
     wait_for_all(world);

@@ -101,8 +101,8 @@ inline std::vector<std::size_t> sizes(std::size_t tensors) {
   return elements;
 }
 
-/// In five steps on GPUs, of which the last one sends everything, by way of host memory: what was
-/// kept back moves there.
+/// In five steps on GPUs, of which the last one sends everything, by way of host memory: the
+/// residual moves there.
 inline void expect_sums_to_be_whole_at_last(World& world, int rank) {
   using lightcc::testing::numbers_of;
   const Framework framework;

@@ -1,7 +1,7 @@
 """Compressed all-reduces: the grids of their tests, and what all ranks together give and keep back.
 
 The models know shards, parts, scales, residuals and the exact choice of elements. The engine tells
-them nothing. So a result that agrees in every bit over several steps also says what is kept back.
+them nothing. So a result that agrees in every bit over several steps also says what is left over.
 """
 
 from __future__ import annotations

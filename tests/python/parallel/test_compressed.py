@@ -78,7 +78,7 @@ def what_was_sent_and_what_was_kept_back_are_what_was_put_in(_: Blocks, kind: st
         put_in += np.sum(inputs, axis=0)
         digests.append(hashlib.sha256(result.tobytes()).hexdigest())
     assert not np.array_equal(sent, put_in)
-    # Top-k with a ratio of 1 sends what is left: what is kept back is not the compressor's.
+    # Top-k with a ratio of 1 sends what is left: the residual is not the compressor's.
     rest = hvd.allreduce(
         np.zeros(COUNT, "f4"), name="x", op=hvd.Sum, compression=hvd.Compression.topk(1.0)
     )

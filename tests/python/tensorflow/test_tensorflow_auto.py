@@ -62,7 +62,7 @@ def tape_with(gradients: list[Any], weights: list[Any]) -> tuple[Any, Any]:
 
 
 def sums_arrive(in_function: bool, fusion: dict[str, Any]) -> tuple[list[str], list[bytes]]:
-    """Adds up gradients that end uncompressed: nothing that was kept back may be missing."""
+    """Adds up gradients that end uncompressed: no residual may be missing."""
     hvd.init()
     weights = [tf.Variable(tf.zeros(shape), name=name) for name, shape in SHAPES.items()]
     compression = hvd.Compression.auto(warmup_steps=2)
@@ -93,7 +93,7 @@ def sums_arrive(in_function: bool, fusion: dict[str, Any]) -> tuple[list[str], l
     for weight, total in zip(weights, expected, strict=True):
         np.testing.assert_allclose(weight.numpy(), total, rtol=1e-4, atol=1e-3)
     kept = [t for t in hvd.stats().compression if t.kept_energy > 0]
-    assert kept, "nothing was ever kept back, so this test says nothing"
+    assert kept, "there was never a residual, so this test says nothing"
     return ways, [weight.numpy().tobytes() for weight in weights]
 
 

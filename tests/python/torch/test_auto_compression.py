@@ -132,7 +132,7 @@ def nothing_is_lost(fusion: str) -> None:
     for p, *parts in zip(model.parameters(), *each, strict=True):
         torch.testing.assert_close(p.detach(), -torch.stack(parts).sum(0), rtol=1e-4, atol=1e-3)
     kept = [t for t in hvd.stats().compression if t.kept_energy > 0]
-    assert kept, "nothing was ever kept back, so this test says nothing"
+    assert kept, "there was never a residual, so this test says nothing"
     assert any("gradients travel as uncompressed" in line for line in said) == (hvd.rank() == 0)
 
 

@@ -39,7 +39,7 @@ def save_and_go_on(folder: str) -> tuple[list[float], int]:
 
 
 def load_and_go_on(folder: str) -> tuple[list[float], int]:
-    """Returns the weights after steps 3 to 5, and of how many tensors something was kept back."""
+    """Returns the weights after steps 3 to 5, and how many tensors had a residual."""
     hvd.init()
     training = make_training()
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_it_goes_on_with_other_ranks_on_each_host(tmp_path: Path) -> None:
     spawn_ranks(save_and_go_on, 4, str(tmp_path), env=env, hosts=[0, 0, 1, 1])
     then = spawn_ranks(load_and_go_on, len(hosts), str(tmp_path), env=env, hosts=hosts)
     assert all(one == then[0] for one in then)
-    assert then[0][1] == 4  # What was kept back is divided anew.
+    assert then[0][1] == 4  # The residuals are divided anew.
 
 
 def keep_the_newest(folder: str) -> list[str]:

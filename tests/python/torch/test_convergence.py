@@ -116,7 +116,7 @@ def learn(compression: Any, name: str, error_feedback: bool = True) -> Learnt:
         nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
         optimizer.step()
         if not error_feedback:
-            # What is kept back becomes 0, since 1e-300 is no float32; the threshold survives.
+            # The residual becomes 0, since 1e-300 is no float32; the threshold survives.
             optimizer.set_gradient_scale(1e-300)
             optimizer.set_gradient_scale(1.0)
     with torch.no_grad():

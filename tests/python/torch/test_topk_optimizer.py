@@ -162,7 +162,7 @@ def broadcast_state_and_rank_zero_checkpoints_are_horovods() -> None:
 
 
 def what_is_sent_takes_its_velocity_along() -> None:
-    """With a ratio of 1 nothing is kept back, velocity included: each step is one of plain SGD."""
+    """With a ratio of 1 there is no residual, nor velocity: each step is one of plain SGD."""
     hvd.init()
     corrected, plain = make_model(), make_model()
     topk = hvd.Compression.topk(1.0, momentum_correction=True)

@@ -1,13 +1,13 @@
 // Compression on the slow level only: top-k or quantised (quantized_item.hpp).
 //
 //   stage A  the members of a block reduce-scatter the tensor in memory, dense: a shard for each
-//   stage B  each member adds what it kept back of its shard, writes the largest elements as a
+//   stage B  each member adds the residual of its shard, writes the largest elements as a
 //            list, or all in 8 or 4 bits, and keeps the rest back (host_residual.hpp)
 //   stage C  members with the same shard exchange what they wrote over the network, and add it up
 //            in the order of their blocks (topk_batch.hpp, quantized_batch.hpp)
 //   stage D  the members of a block gather the merged shards, or lists, in memory
 //
-// Per tensor, not per bucket. A tensor is cut into shards by itself, and what is kept back, the
+// Per tensor, not per bucket. A tensor is cut into shards by itself, and the residual, the
 // threshold and the number of elements sent belong to its shard. So the bucket it travels in does
 // not matter to the result, nor the fusion strategy, nor the lane.
 //
@@ -31,7 +31,7 @@
 //
 // Numbers. Replicas are the same bits: everybody merges the same lists in the same order. A ratio
 // of 1 is exchanged dense and gives the bits of the two-level all-reduce. A list with a NaN or an
-// infinity makes the tensor NaN on all ranks, and what was kept back stays as it was before: a step
+// infinity makes the tensor NaN on all ranks, and the residual stays as it was before: a step
 // of mixed precision that overflows costs that step and nothing else.
 //
 // Memory. The shard of stage A lies in the tensor's own output. Lists are some percent of it, and

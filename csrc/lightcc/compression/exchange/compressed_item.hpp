@@ -1,5 +1,5 @@
 // One tensor on its way through a compressed all-reduce, as far as all compressors do the same:
-// shards within the block, what is kept back, and what happens to a step that is void. (Essay:
+// shards within the block, the residual, and what happens to a step that is void. (Essay:
 // compressed_allreduce.cpp.)
 //
 // A step has four parts. The members of a block prepare their shards, each encodes its own, and the

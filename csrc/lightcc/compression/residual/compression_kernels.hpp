@@ -58,7 +58,7 @@ class CompressionKernels {
   }
   /// Whether a Work is under way: nobody rings when it can go on.
   virtual bool is_busy() const { return false; }
-  /// Nothing kept back yet. kSystem: there is no memory for it.
+  /// Its residual is zero. kSystem: there is no memory for it.
   virtual Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) = 0;
   /// What save() wrote, in whatever memory. Errors: of HostResidual::load(); kSystem.
   virtual Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) = 0;

@@ -18,8 +18,7 @@ class HostKernels final : public CompressionKernels {
     try {
       return std::unique_ptr<ShardResidual>(std::make_unique<HostResidual>(dtype, numel));
     } catch (const std::bad_alloc&) {
-      return make_error(
-          ErrorCode::kSystem, "no memory for what is kept back of %zu elements", numel);
+      return make_error(ErrorCode::kSystem, "no memory for the residual of %zu elements", numel);
     }
   }
   Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) override {

@@ -1,4 +1,4 @@
-// The steps in which what is kept back belongs to quantised elements.
+// Steps whose residual belongs to quantised elements.
 #include <cstddef>
 #include <optional>
 #include <span>

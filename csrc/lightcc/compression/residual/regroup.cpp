@@ -12,7 +12,8 @@
 namespace lightcc {
 namespace {
 
-/// The state of a part, kept back as under another factor. `scaled` holds it where it changes.
+/// The state of a part, whose residual is as under another factor. `scaled` holds it where it
+/// changes.
 Result<std::span<const std::byte>> state_under(double factor,
                                                const SavedTensor& part,
                                                Bytes& scaled) {

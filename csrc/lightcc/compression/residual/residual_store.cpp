@@ -19,7 +19,7 @@ Status is_in_flight(const std::string& name) {
 void say_dropped(const std::string& name) {
   LIGHTCC_LOG(LogLevel::kWarning,
               "'%s' changed its shape, its dtype or the grid it is reduced over: "
-              "what compression kept back of it is dropped",
+              "its residual is dropped",
               name.c_str());
 }
 
@@ -164,7 +164,7 @@ Status ResidualStore::scale(double factor, std::span<const Key> keys) {
   for (const Key& key : keys) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) {
-      continue;  // Never compressed: nothing is kept back.
+      continue;  // Never compressed: it has no residual.
     }
     if (found->second->state->is_pending()) {
       return is_in_flight(key.second);

@@ -2,7 +2,7 @@
 // name.
 //
 // A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. In
-// another kind of memory it takes along what was kept back.
+// another kind of memory it takes the residual along.
 #pragma once
 
 #include <cstddef>
@@ -35,16 +35,16 @@ struct TensorResidual {
   std::unique_ptr<ShardResidual> state;   ///< Of this rank's shard.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
-  double send_factor = 0.0;  ///< Multiplies what is kept back when it is sent; 0: not known.
+  double send_factor = 0.0;  ///< Multiplies the residual when it is sent; 0: not known.
 
   /// What save() wrote, in host memory. kInvalidArgument: its parts do not fit together.
   static Result<std::shared_ptr<TensorResidual>> load(const SavedTensor& saved);
   /// Whether it can go on with such a tensor.
   bool fits(const GridPosition& on, DataType type, std::size_t numel) const;
-  /// Moves what is kept back to the memory of `to`.
+  /// Moves the residual to the memory of `to`.
   Status move_to(CompressionKernels& to);
   Result<Bytes> save() const;
-  /// Multiplies what is kept back, which comes to host memory for that.
+  /// Multiplies the residual, which comes to host memory for that.
   Status scale(double factor);
 };
 
@@ -76,8 +76,8 @@ class ResidualStore {
                                                 DataType dtype,
                                                 std::size_t elements,
                                                 CompressionKernels& kernels = host_kernels());
-  /// Has what is sent of a tensor from now on be multiplied by `factor` (late_factor()). What was
-  /// kept back under another factor is scaled, so that it counts as it would have then. Called
+  /// Has what is sent of a tensor from now on be multiplied by `factor` (late_factor()). A
+  /// residual of another factor is scaled, so that it counts as it would have then. Called
   /// before entry(), whose new entries have no factor.
   Status set_factor(const Key& key, double factor);
   /// TensorResidual::steps of what entry() would give.

@@ -33,8 +33,8 @@ Bytes write_saved_tensor(const SavedTensor& saved);
 /// The result points into `bytes`. kInvalidArgument: they are damaged, or of another version.
 Result<SavedTensor> parse_saved_tensor(std::span<const std::byte> bytes);
 
-/// By what what is kept back under a factor is multiplied where another one takes its place;
-/// nothing where it stays.
+/// What multiplies a residual of one factor where another one takes its place; nothing where it
+/// stays.
 std::optional<double> factor_change(double from, double to);
 
 }  // namespace lightcc

@@ -1,4 +1,4 @@
-// What is kept back of one shard, in whatever memory, as all that takes steps sees it.
+// The residual of one shard, in whatever memory, as all that takes steps sees it.
 //
 // A step changes nothing until it is committed. Which steps there are is the memory's own: kernels
 // of all kinds write lists (compression_kernels.hpp), and a state in host memory does more

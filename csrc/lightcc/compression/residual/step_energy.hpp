@@ -1,10 +1,11 @@
-// How much a step of compression kept back, beside what came in: a cheap sign of what it costs.
+// How large the residual of a step of compression is beside what came in: a cheap sign of what it
+// costs.
 //
 // Sums of squares of a shard and of its next residual, over a sample: fewer than 4096 elements all
 // of them, else 32 to 64 runs of 64, other ones in every step. So they cost about a hundredth of
 // the pass over 1 Mi elements, less beyond, and no kernel has to know of them.
 //
-// The part that a member adds up among more than two hosts is not in them: what is kept back there
+// The part that a member adds up among more than two hosts is not in them: the residual there
 // is that of a sum.
 #pragma once
 
@@ -17,8 +18,8 @@ namespace lightcc {
 
 /// Sums of squares over a whole shard, estimated from the sample.
 struct StepEnergy {
-  double input = 0.0;  ///< Of what came in, before what was kept back is added.
-  double kept = 0.0;   ///< Of what is kept back now.
+  double input = 0.0;  ///< Of what came in, before the residual is added.
+  double kept = 0.0;   ///< Of the residual now.
 };
 
 /// `shard`: `numel` elements of `dtype`, any alignment; null: zeros. `residual`: as many lanes,

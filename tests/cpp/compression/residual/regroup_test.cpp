@@ -1,4 +1,4 @@
-// What ranks of one grid kept back goes to ranks of another one: nothing is lost or counted twice.
+// Residuals of ranks of one grid go to ranks of another one: nothing is lost or counted twice.
 #include "lightcc/compression/residual/regroup.hpp"
 
 #include <span>
@@ -64,7 +64,7 @@ Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum,
   return store.save()->front().second;
 }
 
-/// Adds to `sum`, of the whole tensor, what is kept back here.
+/// Adds to `sum`, of the whole tensor, the residual that is here.
 void add_kept(const Bytes& saved, const GridPosition& position, std::vector<double>& sum) {
   ResidualStore store;
   const Status status = store.load({0, "a"}, saved);

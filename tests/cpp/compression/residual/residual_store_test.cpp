@@ -42,7 +42,7 @@ double residual_of(const TensorResidual& entry, std::size_t element) {
   return HostResidual::load(saved)->residual_at(element);
 }
 
-/// Sends the largest of 1, 2, 3, ..., so that the others are kept back.
+/// Sends the largest of 1, 2, 3, ..., so that the others are the residual.
 void fill(ResidualStore& store,
           const ResidualStore::Key& key,
           const GridPosition& position = {.blocks = 2}) {

@@ -1,4 +1,4 @@
-// What a step kept back, beside what came in.
+// The residual of a step, beside what came in.
 #include "lightcc/compression/residual/step_energy.hpp"
 
 #include <array>

@@ -107,7 +107,7 @@ TEST(TopkBatch, each_tensor_has_the_bits_that_it_has_by_itself) {
   expect_the_bits_of_single_tensors({17, 1}, {.ratio = 1.0});
 }
 
-/// What each rank kept back of each tensor.
+/// The residual of each rank and tensor.
 std::vector<std::vector<Bytes>> kept_back(World& world) {
   std::vector<std::vector<Bytes>> all;
   for (const auto& rank : world.ranks()) {
