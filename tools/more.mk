@@ -20,7 +20,9 @@ TEST_GPU_ARGS ?=
 # What `make test` leaves out; the parts' seconds are in build/reports/seconds.txt.
 .PHONY: test-all
 test-all: .venv/.demo
-	tools/timed.sh '  packages' $(MAKE) .venv/.rest .venv-tf/.installed .venv-suite/.deepspeed-installed
+	tools/timed.sh '  packages' $(MAKE) --jobs 3 --output-sync=target \
+	  .venv/.rest .venv-tf/.ready .venv-suite/.deepspeed-ready
+	$(MAKE) .venv-tf/.installed .venv-suite/.deepspeed-installed
 	tools/timed.sh '  pip install .' $(MAKE) .venv/.release
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	tools/timed.sh '  C++' env $(RUN_CPP_TESTS) dev dev-rest --label-regex '$(CPP_REST)'
