@@ -10,7 +10,6 @@
 #include <pybind11/stl.h>
 
 #include "lightcc/compression/residual/regroup.hpp"
-#include "lightcc/compression/residual/residual_store.hpp"
 
 #include "errors.hpp"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: What other programs call: a change there runs every suite whole.
 INTERFACES = ("csrc/bindings/", "lightcc/_adapter/", "lightcc/_discovery/")
-BUDGET_SECONDS = 600
+BUDGET_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ SUITES = (
         "TensorFlow",
         ("tests/python/tensorflow/",),
         ("csrc/lightcc_tf/", "lightcc/_keras/", "lightcc/keras/", "lightcc/tensorflow/"),
-        600,
+        300,
     ),
     Suite("Ray", ("tests/python/test_ray.py",), ("lightcc/ray/",), 80),
     Suite("Spark", ("tests/python/test_spark.py",), ("lightcc/spark/",), 60),
@@ -50,7 +50,7 @@ SUITES = (
             "tests/python/torch_distributed/test_trainers.py",
         ),
         ("examples/", "lightcc/torch/distributed/"),
-        60,
+        100,
     ),
 )
 

@@ -1,6 +1,5 @@
 // Compression's kernels for host memory: the CPU's.
 #include <algorithm>
-#include <cstdint>
 #include <new>
 #include <utility>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <string_view>
-#include <vector>
 
 #include "lightcc/base/sha256.hpp"
 #include "lightcc/compression/kernels/float_types.hpp"
