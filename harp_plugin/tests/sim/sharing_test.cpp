@@ -17,11 +17,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-#ifdef HARP_SANITIZED  // Where a second takes ten times as long to be played.
-constexpr int kQueuesMs[] = {1, 20};
-#else
 constexpr int kQueuesMs[] = {1, 5, 20};
-#endif
 
 SharedLinkConfig link_of(Duration queue, bool competes = true) {
   return {.bits_per_s = 1e9, .queue = queue, .round_trip = microseconds(100), .competes = competes};
