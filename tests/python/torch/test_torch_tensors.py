@@ -68,7 +68,7 @@ def test_results_are_freed_with_the_last_reference() -> None:
     x = torch.ones(1 << 20, dtype=torch.float64)
     hvd.allreduce(x)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(15):
+    for _ in range(30):
         rest = hvd.allreduce(x)[1:3]
         assert rest.tolist() == [1, 1]
         # The last reference may go in another thread.
@@ -77,7 +77,7 @@ def test_results_are_freed_with_the_last_reference() -> None:
         thread.start()
         thread.join()
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    assert grown_kib < 10 * 8 * 1024, "30 results of 8 MiB"
+    assert grown_kib < 16 * 8 * 1024, "60 results of 8 MiB"
 
 
 def test_tensors_in_flight_are_kept_alive() -> None:
