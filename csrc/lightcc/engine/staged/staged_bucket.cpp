@@ -10,9 +10,6 @@
 namespace lightcc {
 namespace {
 
-/// Where tensors begin in a block.
-constexpr std::size_t kAlignment = 64;
-
 std::size_t byte_count(const std::vector<std::int64_t>& shape, DataType dtype) {
   return static_cast<std::size_t>(element_count(shape)) * element_size(dtype);
 }
@@ -67,15 +64,14 @@ class WholeBucket final : public StagedWork {
 
 void WholeBucket::begin_inputs() {
   for (const BucketTensor& tensor : bucket_.tensors) {
-    StagedPart& part = block_->parts.emplace_back();
+    StagedPart part;
     if (tensor.operation != nullptr) {
       const TensorRef& input = tensor.operation->operation.input;
       part.from = static_cast<const std::byte*>(input.data);
       part.device = input.memory.device;
       part.bytes = byte_count(input.shape, input.dtype);
-      part.offset = block_->bytes;
-      block_->bytes += (part.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
+    block_->add(part);
   }
   copying_ = staging_.copy_to_host(block_);
 }

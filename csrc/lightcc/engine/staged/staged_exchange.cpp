@@ -11,9 +11,6 @@
 namespace lightcc {
 namespace {
 
-/// Where shards begin in a block.
-constexpr std::size_t kShardAlignment = 64;
-
 /// What an exchange and its Works share.
 struct ExchangeSite {
   std::shared_ptr<GridState> host;
@@ -30,13 +27,10 @@ class ExchangeWork final : public Work {
                const Reduction& reduction)
       : site_(std::move(site)), reduction_(reduction) {
     for (const TensorSpan& shard : shards) {
-      const std::size_t bytes = shard.count * element_size(reduction.dtype);
-      block_->parts.push_back({.from = shard.in,
-                               .to = shard.out,
-                               .device = site_->device,
-                               .bytes = bytes,
-                               .offset = block_->bytes});
-      block_->bytes += (bytes + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
+      block_->add({.from = shard.in,
+                   .to = shard.out,
+                   .device = site_->device,
+                   .bytes = shard.count * element_size(reduction.dtype)});
     }
     work_ = site_->staging->copy_to_host(block_);
   }

@@ -31,6 +31,13 @@ struct StagedBlock {
   std::shared_ptr<std::byte> host;
   bool needs_host = false;  ///< Also where nothing is copied to it.
 
+  /// Adds a part behind the others, aligned for any element.
+  void add(StagedPart part) {
+    constexpr std::size_t kAlignment = 64;
+    part.offset = bytes;
+    bytes += (part.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    parts.push_back(part);
+  }
   std::byte* at(const StagedPart& part) const {
     return host == nullptr ? nullptr : host.get() + part.offset;
   }
