@@ -37,6 +37,7 @@ ELSEWHERE = ROOT / "build" / "elsewhere"
 REPORTS = ROOT / "build" / "reports"
 PYTHON_TESTS = ROOT / "tests" / "python"
 KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
+KERNELS = ROOT / "measure" / "kernels.py"
 FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
 # The `--error-exitcode`, with which no test program ends.
 SANITIZER_CODE = 99
@@ -228,25 +229,12 @@ def run_sanitizer(tool: str, limit_s: float) -> Outcome:
     return run_kernel_cases(f"gpu-{tool}", limit_s, f"--gtest_flagfile={FEW_CASES}", before=before)
 
 
-def run_bench(arguments: Sequence[str], limit_s: float) -> Outcome:
-    """Runs a command of the benchmark, which checks its results."""
-    ended = run_program([sys.executable, "-m", "lightcc.bench", *arguments], limit_s)
+def run_bench(limit_s: float, *arguments: str) -> Outcome:
+    """Runs a program that measures and checks its results."""
+    ended = run_program([sys.executable, *arguments], limit_s)
     if ended == 0:
         return Outcome(passed=1)
     return Outcome(failed=1, problem=ended if isinstance(ended, str) else f"exit code {ended}")
-
-
-def bench_kernels(limit_s: float) -> Outcome:
-    """Measures kernels, with ratios to the copy bandwidth of the same GPU."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "lightcc.bench", "kernels", "--help"],
-        cwd=ELSEWHERE,
-        capture_output=True,
-        check=False,
-    )
-    if asked.returncode != 0:
-        return skip("this lightcc.bench measures no kernels")
-    return run_bench(["kernels"], limit_s)
 
 
 def bench_collectives(limit_s: float) -> Outcome:
@@ -256,9 +244,8 @@ def bench_collectives(limit_s: float) -> Outcome:
         gpus.why_no_nccl(ranks, ranks)
     except gpus.GpuError as error:
         return skip(str(error))
-    return run_bench(
-        ["allreduce", "--device", "cuda", "-np", str(ranks), "--sizes", "4K,1M,64M"], limit_s
-    )
+    command = ("-m", "lightcc.bench", "allreduce", "--device", "cuda", "--sizes", "4K,1M,64M")
+    return run_bench(limit_s, *command, "-np", str(ranks))
 
 
 def steps(options: Options) -> list[Step]:
@@ -275,7 +262,7 @@ def steps(options: Options) -> list[Step]:
             Step(tool, f"kernels under {tool}", 60, partial(run_sanitizer, tool))
             for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
         ),
-        Step("bench-kernels", "benchmark of kernels", 120, bench_kernels),
+        Step("bench-kernels", "benchmark of kernels", 120, lambda s: run_bench(s, str(KERNELS))),
         Step("bench", "benchmark of all-reduces", 60, bench_collectives),
         Step(
             "blocking",

@@ -8,8 +8,6 @@ turns), `report` (statistics, table, JSON) and `facts` (the machine).
 
 `layer_table` has what `lightcc.plan` predicts, and what `measure/train.py` of the sources emulates.
 
-Kernels of a GPU have theirs, `kernels`, with `kernel_report` (rows, bars, table).
-
 What a number of a collective is: the time of one call from Python, the slowest rank's, after a
 barrier that is the same for every library; medians over all iterations of all rounds, rounds of the
 libraries in turns.

@@ -4,7 +4,6 @@ python -m lightcc.bench [allreduce] --sizes 4K:256M -np 2
 python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
 python -m lightcc.bench allreduce --device cuda -np 8
 python -m lightcc.bench cluster --link 1g --sizes 64M --peer gloo,mpich   (as root)
-python -m lightcc.bench kernels --device 0                                (on a GPU)
 python -m lightcc.bench setup-peers
 
 `cluster` is `allreduce` with other defaults: 2 hosts of 2 ranks, in place, the two-level and the
@@ -20,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lightcc.bench import cases, kernels, report
+from lightcc.bench import cases, report
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
@@ -53,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lightcc.bench",
         description="Measures collectives on this machine; starts the ranks itself. "
-        "'cluster' is allreduce between hosts, 'kernels' measures those of a GPU (see its --help), "
+        "'cluster' is allreduce between hosts, "
         "'setup-peers' installs the libraries for --peer.",
         allow_abbrev=False,
     )
@@ -84,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["setup-peers"]:
         return _setup_peers(words[1:])
-    if words[:1] == ["kernels"]:
-        return kernels.main(words[1:])
     parser = make_parser()
     if words[:1] == ["cluster"]:
         words[0] = "allreduce"
