@@ -2,7 +2,7 @@
 
 Usage: horovod_suite.py HOROVOD [--ranks 2 3 4] [--baseline FILE] [--ignite CHECKOUT]
            [--ignite-files REGEX] [--lightning CHECKOUT] [--examples] [--keep FILE]
-           [--tensorflow PYTHON [--only-tensorflow]] [--sections GROUP...]
+           [--tensorflow PYTHON] [--sections GROUP...]
            --output docs/reference/horovod-suite.md
 
 HOROVOD is a checkout; nothing of it is copied. Each file of `PARALLEL` runs under each number of
@@ -10,12 +10,12 @@ ranks, with the interpreter that runs this program: `lightccrun --horovod -np N 
 FILE`. A test has passed when it has on all ranks. Other groups start their ranks themselves.
 
 PYTHON of --tensorflow is the interpreter of an environment with TensorFlow and lightcc: the files
-of `TENSORFLOW` run there. With --only-tensorflow nothing else runs, and the page keeps the rest.
---sections does the same for groups of `TITLES`: only these run, and their sections are replaced.
+of `TENSORFLOW` run there. With --sections only those groups of `TITLES` run, and the page keeps its
+other sections.
 
 FILE of --baseline has lines "status  file::class::test", as the real Horovod gave them on two
 ranks. Every line counts: a test that is worse here than there, or did not run here, is a failure of
-this program, unless `NOT_THERE_YET` has the reason; and what that lists must not have passed.
+this program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from horovod_examples import (
     run_example,
     run_tensorflow_example,
 )
-from suite_results import ORDER, Result, Results, count_line, read_reports, wrapped
+from suite_results import ORDER, Result, Results, count_line, read_reports, skip_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +77,6 @@ ELASTIC = (
 # Those of Ray. They start Ray on this machine.
 RAY = ("test_ray.py", "test_ray_elastic.py", "test_ray_elastic_v2.py")
 TENSORFLOW_RANKS = 2
-# What passes under Horovod and cannot pass here yet.
-NOT_THERE_YET: dict[str, str] = {}
 # Results whose message does not say the cause, by group and test.
 MULTIPLIES = (
     "it asks for a quotient bit for bit; a product with the reciprocal, which Horovod forms too, "
@@ -112,13 +110,13 @@ PACKAGES = ("lightcc", "torch", "numpy", "pytest")
 IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
 LIGHTNING = "tests_pytorch/models/test_horovod.py"
 TITLES = {
-    "tensorflow": "TensorFlow, 2 ranks",
     "interactive": "`horovod.run`: Horovod's `test/integration/test_interactiverun.py`",
     "elastic": "Elastic jobs: Horovod's tests for torch, and those that it skips",
     "ray": "Ray: Horovod's tests, on one machine",
     "examples": "Horovod's `examples/pytorch`, on generated data, 2 ranks",
     "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
     "lightning": "PyTorch Lightning 1.9: its tests of HorovodStrategy",
+    "tensorflow": "TensorFlow, 2 ranks",
 }
 
 
@@ -220,23 +218,15 @@ def read_baseline(path: Path) -> dict[str, str]:
     return {words[1]: words[0] for words in lines if len(words) == 2}
 
 
-def compare(results: Results, baseline: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Returns a line for each test that is worse than in the baseline: expected ones, and others.
-
-    A test of `NOT_THERE_YET` that is not worse is one of the others: it has to leave that list.
-    """
-    expected, unexpected = [], []
+def compare(results: Results, baseline: dict[str, str]) -> list[str]:
+    """Returns a line for each test that is worse than in the baseline."""
+    worse = []
     for name, status in baseline.items():
         result = results.get(name, Result("failed", "did not run"))
-        is_worse = ORDER.index(result.status) < ORDER.index(status)
-        text = f"`{name}`: {status} under Horovod, {result.status} here: "
-        if is_worse and name in NOT_THERE_YET:
-            expected.append(text + NOT_THERE_YET[name])
-        elif is_worse:
-            unexpected.append(text + result.reason)
-        elif name in NOT_THERE_YET:
-            unexpected.append(f"`{name}` is no worse here: it must leave NOT_THERE_YET")
-    return expected, unexpected
+        if ORDER.index(result.status) < ORDER.index(status):
+            text = f"{status} under Horovod, {result.status} here: {result.reason}"
+            worse.append(f"`{name}`: {text}")
+    return worse
 
 
 def revision(sources: Path) -> str:
@@ -246,21 +236,40 @@ def revision(sources: Path) -> str:
     return found[1] if found else "unknown"
 
 
-def reasons(groups: dict[str, Results], status: str) -> list[str]:
-    """Returns a line for each test with `status`: in which groups, if not in all, and why."""
+def reason_of(group: str, test: str, result: Result) -> str:
+    """Returns why a test failed or was skipped."""
+    return EXPLAINED.get((group, test)) or result.reason or "no reason given"
+
+
+def failures(groups: dict[str, Results]) -> list[str]:
+    """Returns a line for each test that failed: in which groups, if not in all, and why."""
     found: dict[tuple[str, str], list[str]] = {}
     for group, results in groups.items():
         for name, result in results.items():
-            if result.status == status:
+            if result.status == "failed":
                 test = name.rpartition("::")[2] or name.removesuffix("::")
-                known = NOT_THERE_YET.get(name) or EXPLAINED.get((group, test))
-                reason = known or result.reason or "no reason given"
-                found.setdefault((test, reason), []).append(group)
+                found.setdefault((test, reason_of(group, test, result)), []).append(group)
     lines = []
     for (test, reason), where in found.items():
         some = f" ({', '.join(where)})" if len(where) < len(groups) else ""
         lines.append(f"- `{test}`{some}: {reason}")
-    return sorted(lines) or ["Nothing."]
+    return sorted(lines)
+
+
+def explanations(groups: dict[str, Results]) -> list[str]:
+    """Returns what failed in these groups, and how many tests skipped for which reason."""
+    lines = []
+    if failed := failures(groups):
+        lines += ["", "What failed:", "", *failed]
+    skipped = {
+        name: reason_of(group, name.rpartition("::")[2], result)
+        for group, results in groups.items()
+        for name, result in results.items()
+        if result.status == "skipped"
+    }
+    if skipped:
+        lines += ["", "What skipped:", "", *skip_table(skipped.values())]
+    return lines
 
 
 def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | None) -> str:
@@ -296,45 +305,41 @@ def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | N
         for file in PARALLEL:
             part = {name: it for name, it in results.items() if name.startswith(f"{file}::")}
             lines.append(f"| {group.split()[0]} {count_line(f'`{file}`', part)}")
-    for status in ("failed", "skipped"):
-        lines += ["", f"## What {status}, and why", "", *reasons(own, status)]
+    lines += explanations(own)
     if baseline is not None:
-        expected, unexpected = compare(groups[f"{BASELINE_RANKS} ranks"], baseline)
+        worse = compare(groups[f"{BASELINE_RANKS} ranks"], baseline)
         lines += ["", "## Beside Horovod itself", ""]
         lines += [
             f"Horovod itself, built for the same torch, gave results of {len(baseline)} tests on "
             f"{BASELINE_RANKS} ranks. All are compared. Worse here, or missing:",
             "",
-            *(f"- {line}" for line in expected + unexpected),
-            *([] if expected + unexpected else ["Nothing."]),
+            *([f"- {line}" for line in worse] or ["Nothing."]),
         ]
-    for group, title in TITLES.items():
+    text = "".join(f"{wrapped(line)}\n" for line in lines)
+    for group in TITLES:
         if group in groups:
-            lines += ["", f"## {title}", "", *section(group, groups[group])]
-    return "".join(f"{wrapped(line)}\n" for line in lines)
+            text = with_group(text, group, groups[group])
+    return text
 
 
-def with_section(text: str, group: str, results: Results, versions: str) -> str:
-    """Returns a page whose section of `group` is new; it stands at the end."""
-    title = f"## {TITLES[group]}"
-    kept = text.partition(f"\n{title}\n")[0].rstrip("\n")
-    about = (
-        f"In an environment with {versions}: `make horovod-suite HOROVOD_SRC=<checkout> "
-        "HOROVOD_TENSORFLOW=only`. For each file: `lightccrun --horovod -np 2 python -m pytest "
-        f"FILE` with `{KERAS_2}`, as Horovod's tests are written for Keras 2. A test that failed "
-        "on the way runs once more by itself. The last rows are scripts "
-        "of Horovod's `examples`: a whole run is one."
-    )
-    lines = ["", title, "", about, "", *section(group, results)]
-    return kept + "\n" + "".join(f"{wrapped(line)}\n" for line in lines)
-
-
-def with_group(text: str, group: str, results: Results) -> str:
+def with_group(text: str, group: str, results: Results, about: str = "") -> str:
     """Returns a page whose section of `group` is new, in its place; at the end, if it had none."""
     before, _, after = text.partition(f"\n## {TITLES[group]}\n")
     _, mark, others = after.partition("\n## ")
-    lines = ["", f"## {TITLES[group]}", "", *section(group, results)]
+    lines = ["", f"## {TITLES[group]}", "", *([about, ""] if about else [])]
+    lines += section(group, results)
     return before + "".join(f"{wrapped(line)}\n" for line in lines) + mark + others
+
+
+def about_tensorflow(python: str) -> str:
+    """Returns how the tests of TensorFlow ran."""
+    return (
+        f"In an environment with {tensorflow_versions(python)}: `make horovod-suite "
+        "HOROVOD_SRC=<checkout> HOROVOD_SECTIONS=tensorflow`. For each file: `lightccrun --horovod "
+        f"-np 2 python -m pytest FILE` with `{KERAS_2}`, as Horovod's tests are written for "
+        "Keras 2. A test that failed on the way runs once more by itself. The last rows are "
+        "scripts of Horovod's `examples`: a whole run is one."
+    )
 
 
 def section(group: str, results: Results) -> list[str]:
@@ -346,18 +351,12 @@ def section(group: str, results: Results) -> list[str]:
         lines.append(count_line(f"`{file}`", part))
     if len(files) > 1:
         lines.append(count_line("all", results))
-    for status in ("failed", "skipped"):
-        found = reasons({group: results}, status)
-        if found != ["Nothing."]:
-            lines += ["", f"What {status}:", "", *found]
-    return lines
+    return lines + explanations({group: results})
 
 
 def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable[[], Results]]]:
     """Returns what was asked for, as group, part of it, and how to run that."""
     sources: Path = arguments.sources
-    if arguments.only_tensorflow:
-        return tensorflow_parts(arguments)
     todo: list[tuple[str, str, Callable[[], Results]]] = [
         (f"{ranks} ranks", file, functools.partial(run_on_ranks, sources, file, ranks))
         for ranks in arguments.ranks
@@ -454,40 +453,33 @@ def main() -> int:
     parser.add_argument("--lightning", type=Path)
     parser.add_argument("--examples", action="store_true")
     parser.add_argument("--tensorflow", metavar="PYTHON", default="")
-    parser.add_argument("--only-tensorflow", action="store_true")
-    alone = [group for group in TITLES if group != "tensorflow"]
-    parser.add_argument("--sections", nargs="+", choices=alone, default=[], metavar="GROUP")
+    parser.add_argument("--sections", nargs="+", choices=TITLES, default=[], metavar="GROUP")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.baseline is not None and BASELINE_RANKS not in arguments.ranks:
         parser.error(f"--baseline: it is of {BASELINE_RANKS} ranks; --ranks must name them")
-    if arguments.only_tensorflow and not arguments.tensorflow:
-        parser.error("--only-tensorflow: --tensorflow must say which interpreter has it")
-    if arguments.sections and (arguments.tensorflow or arguments.baseline is not None):
-        parser.error("--sections: neither --tensorflow nor --baseline goes with it")
+    if arguments.sections and arguments.baseline is not None:
+        parser.error("--sections: --baseline does not go with it")
+    if "tensorflow" in arguments.sections and not arguments.tensorflow:
+        parser.error("--sections: --tensorflow must say which interpreter has it")
     install = [sys.executable, "-m", "lightcc.horovod", "--install-horovodrun"]
     subprocess.run(install, check=True)
     groups = run_groups(arguments)
     baseline = read_baseline(arguments.baseline) if arguments.baseline is not None else None
-    tensorflow = groups.pop("tensorflow", None)
-    if arguments.only_tensorflow:
-        baseline = None
-        text = arguments.output.read_text(encoding="utf-8")
-    elif arguments.sections:
+    if arguments.sections:
         text = arguments.output.read_text(encoding="utf-8")
         for group, results in groups.items():
             text = with_group(text, group, results)
     else:
         text = page(arguments.sources, groups, baseline)
-    if tensorflow is not None:
-        versions = tensorflow_versions(arguments.tensorflow)
-        text = with_section(text, "tensorflow", tensorflow, versions)
-        groups["tensorflow"] = tensorflow
+    if "tensorflow" in groups:
+        about = about_tensorflow(arguments.tensorflow)
+        text = with_group(text, "tensorflow", groups["tensorflow"], about)
     arguments.output.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     if baseline is not None:
-        return int(bool(compare(groups[f"{BASELINE_RANKS} ranks"], baseline)[1]))
+        return int(bool(compare(groups[f"{BASELINE_RANKS} ranks"], baseline)))
     return int(any(it.status == "failed" for results in groups.values() for it in results.values()))
 
 

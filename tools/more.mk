@@ -105,18 +105,18 @@ test-pods: .venv/.installed $(IMAGE_HOME)/config.json
 
 # HOROVOD_SRC: a checkout of Horovod. HOROVOD_BASELINE: its own results, to compare with.
 # IGNITE_SRC, LIGHTNING_SRC: checkouts of pytorch-ignite and of PyTorch Lightning 1.9.5.
-# HOROVOD_KEEP: a file of results; what it has is not run again. HOROVOD_TENSORFLOW: 1 runs those of
-# TensorFlow too, in the environment of test-tf; only: no others. HOROVOD_SECTIONS: runs these groups
-# alone, for instance "interactive ray", and the page keeps its other sections.
-ONLY_TF = $(filter only,$(HOROVOD_TENSORFLOW))
+# HOROVOD_KEEP: a file of results; what it has is not run again. HOROVOD_SECTIONS: runs these groups
+# alone, for instance "interactive ray", and the page keeps its other sections. HOROVOD_TENSORFLOW=1:
+# runs those of TensorFlow too, in the environment of test-tf, as the section "tensorflow" does alone.
+ONLY_TF = $(if $(filter-out tensorflow,$(HOROVOD_SECTIONS)),,$(HOROVOD_SECTIONS))
+WITH_TF = $(or $(HOROVOD_TENSORFLOW),$(filter tensorflow,$(HOROVOD_SECTIONS)))
 .PHONY: horovod-suite
 horovod-suite: $(if $(ONLY_TF),,.venv-suite/.horovod-suite-installed)
-horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)
+horovod-suite: $(if $(WITH_TF),.venv-tf/.horovod)
 	@[[ -d "$(HOROVOD_SRC)/test/parallel" ]] || { echo "HOROVOD_SRC=$(HOROVOD_SRC) is no checkout of Horovod" >&2; exit 1; }
 	cd $(ELSEWHERE) && $(if $(ONLY_TF),$(CURDIR)/.venv-tf/bin,$(SUITE_BIN))/python \
 	  $(CURDIR)/tools/horovod_suite.py $(HOROVOD_SRC) \
-	  $(if $(HOROVOD_TENSORFLOW),--tensorflow $(CURDIR)/.venv-tf/bin/python) \
-	  $(if $(ONLY_TF),--only-tensorflow) \
+	  $(if $(WITH_TF),--tensorflow $(CURDIR)/.venv-tf/bin/python) \
 	  $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
 	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
 	  $(if $(HOROVOD_SECTIONS),--sections $(HOROVOD_SECTIONS)) \

@@ -21,12 +21,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite_results import Result, Results, count_line, read_reports, wrapped
+from suite_results import Result, Results, count_line, read_reports, skip_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,11 +201,8 @@ def page(sources: Path, parts: dict[str, tuple[Results, int]], versions: dict[st
     lines += ["", "## What failed on both", ""]
     lines += ["What torch has changed since the files' version fails on both.", ""]
     lines += failures(every, True)
-    lines += ["", "## What was skipped, and why", "", "| tests | reason |", "|---|---|"]
-    skipped = Counter(
-        it.reason.replace("|", "/") for it in every.values() if it.status == "skipped"
-    )
-    lines += [f"| {count} | {reason} |" for reason, count in skipped.most_common()]
+    skipped = [it.reason for it in every.values() if it.status == "skipped"]
+    lines += ["", "## What was skipped, and why", "", *skip_table(skipped)]
     return "".join(f"{wrapped(line)}\n" for line in lines)
 
 

@@ -11,17 +11,13 @@ from suite_results import Result, read_reports
 if TYPE_CHECKING:
     from pathlib import Path
 
-MISSING = "test_b.py::B::test_what_is_missing"
 REPORT = """<testsuites><testsuite>
 <testcase classname="test_x" name="test_function"/>
 <testcase classname="test_x.Group" name="test_method">{}</testcase>
 </testsuite></testsuites>"""
 
 
-def test_every_line_of_the_baseline_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(suite.NOT_THERE_YET, MISSING, "not there yet")
+def test_every_line_of_the_baseline_is_compared(tmp_path: Path) -> None:
     path = tmp_path / "baseline.txt"
     path.write_text(
         "# status  file::class::test\n"
@@ -29,30 +25,18 @@ def test_every_line_of_the_baseline_is_compared(
         "passed   test_a.py::A::test_skipped\n"
         "skipped  test_a.py::A::test_better   # No GPU\n"
         "passed   test_unknown.py::B::test_of_a_file_that_did_not_run\n"
-        f"passed   {MISSING}\n"
     )
     baseline = suite.read_baseline(path)
-    assert len(baseline) == 5
+    assert len(baseline) == 4
     results = {
         "test_a.py::A::test_same": Result("passed"),
         "test_a.py::A::test_skipped": Result("skipped", "no reason"),
         "test_a.py::A::test_better": Result("passed"),
-        MISSING: Result("failed", "no file"),
     }
-    expected, unexpected = suite.compare(results, baseline)
-    assert [line.split("`")[1] for line in expected] == [MISSING]
-    assert [line.split(": ", 1)[1] for line in unexpected] == [
+    assert [line.split(": ", 1)[1] for line in suite.compare(results, baseline)] == [
         "passed under Horovod, skipped here: no reason",
         "passed under Horovod, failed here: did not run",
     ]
-
-
-def test_what_is_there_must_leave_the_list_of_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(suite.NOT_THERE_YET, MISSING, "not there yet")
-    results = {MISSING: Result("passed")}
-    expected, unexpected = suite.compare(results, {MISSING: "passed"})
-    assert expected == []
-    assert "must leave NOT_THERE_YET" in unexpected[0]
 
 
 @pytest.mark.parametrize(
@@ -76,3 +60,14 @@ def test_the_worst_rank_counts(tmp_path: Path, outcome: str, status: str, reason
 def test_a_rank_that_waited_says_less_than_the_one_that_failed() -> None:
     waited, wrong = Result("failed", "Failed: Timeout >120.0s"), Result("failed", "wrong")
     assert waited.worse(wrong) == wrong.worse(waited) == wrong
+
+
+def test_a_section_is_replaced_in_its_place_and_counts_skips_by_reason() -> None:
+    text = suite.with_group("# Page\n", "ray", {"a.py::::test_old": Result("passed")})
+    text = suite.with_group(text, "tensorflow", {"b.py::::test_b": Result("failed", "wrong")})
+    skipped = {f"a.py::::test_{i}": Result("skipped", "No GPUs available") for i in range(3)}
+    text = suite.with_group(text, "ray", skipped)
+    ray, tensorflow = text.split("\n## ")[1:]
+    assert ray.endswith("\n| tests | reason |\n|---|---|\n| 3 | No GPUs available |\n")
+    assert "test_old" not in ray
+    assert tensorflow.endswith("What failed:\n\n- `test_b`: wrong\n")
