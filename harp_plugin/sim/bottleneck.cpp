@@ -23,19 +23,18 @@ Duration Bottleneck::time_of(std::size_t bytes) const {
   return Duration(static_cast<std::int64_t>(time_s * 1e9));
 }
 
-void Bottleneck::send(std::size_t flow, std::size_t ip_bytes, Parcel parcel) {
+void Bottleneck::send(std::size_t flow, std::size_t ip_bytes, Packet packet) {
   FlowStats& stats = flows_[flow].stats;
-  stats.packets += parcel.packets;
+  ++stats.packets;
   const double waiting_bytes = seconds(queue_delay()) * config_.bits_per_s / 8;
-  const double room = static_cast<double>(config_.queue_bytes + config_.bucket_bytes);
-  if (waiting_bytes + static_cast<double>(ip_bytes) > room) {
-    stats.dropped += parcel.packets;
+  if (waiting_bytes + static_cast<double>(ip_bytes) > static_cast<double>(config_.queue_bytes)) {
+    ++stats.dropped;
     return;
   }
   const Time now = simulator_.now();
-  busy_until_ = std::max(busy_until_, now - time_of(config_.bucket_bytes)) + time_of(ip_bytes);
-  crossing_.push_back({.flow = flow, .ip_bytes = ip_bytes, .parcel = std::move(parcel)});
-  simulator_.schedule(std::max(busy_until_, now) + config_.delay, *this, 0);
+  busy_until_ = std::max(busy_until_, now) + time_of(ip_bytes);
+  crossing_.push_back({.flow = flow, .ip_bytes = ip_bytes, .packet = std::move(packet)});
+  simulator_.schedule(busy_until_ + config_.delay, *this, 0);
 }
 
 void Bottleneck::act(Time now, std::uint64_t) {
@@ -43,7 +42,7 @@ void Bottleneck::act(Time now, std::uint64_t) {
   crossing_.pop_front();
   Flow& flow = flows_[arrived.flow];
   flow.stats.delivered_ip_bytes += arrived.ip_bytes;
-  flow.sink(arrived.parcel, now);
+  flow.sink(arrived.packet, now);
 }
 
 }  // namespace harp::sim

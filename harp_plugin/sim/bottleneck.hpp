@@ -2,11 +2,6 @@
 //
 // What a home router, a shaper of a cloud or `tc tbf` is to the flows that cross it. Packets leave
 // in the order in which they came, whose ever they are.
-//
-// With a token bucket, as `tc tbf` has, what was not sent while the queue was empty may leave at
-// once later, and the queue holds as much more. A parcel of several packets, as segmentation
-// offload makes it on a virtual link, enters as a whole or not at all, and leaves when its last
-// byte may.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +19,17 @@ namespace harp::sim {
 struct BottleneckConfig {
   double bits_per_s = 1e9;
   std::size_t queue_bytes = 125000;  ///< What waits for the rate; a packet beyond it is dropped.
-  std::size_t bucket_bytes = 0;      ///< May leave at once after a pause.
   Duration delay{};                  ///< The way from the queue's end to the receiver.
 };
 
 class Bottleneck final : public Actor {
  public:
   /// What crosses: HARP's packets have bytes, those of modelled flows only a number.
-  struct Parcel {
+  struct Packet {
     std::uint64_t number = 0;
-    std::uint32_t packets = 1;  ///< Their numbers follow one another.
     std::vector<std::byte> bytes;
   };
-  using Sink = std::function<void(const Parcel&, Time)>;
+  using Sink = std::function<void(const Packet&, Time)>;
 
   struct FlowStats {
     std::uint64_t packets = 0;
@@ -49,7 +42,7 @@ class Bottleneck final : public Actor {
 
   /// Returns the number of the flow, whose packets go to `sink`.
   std::size_t add_flow(Sink sink);
-  void send(std::size_t flow, std::size_t ip_bytes, Parcel parcel);
+  void send(std::size_t flow, std::size_t ip_bytes, Packet packet);
   void act(Time now, std::uint64_t token) override;
 
   /// How long a packet that comes now waits.
@@ -64,7 +57,7 @@ class Bottleneck final : public Actor {
   struct Crossing {
     std::size_t flow = 0;
     std::size_t ip_bytes = 0;
-    Parcel parcel;
+    Packet packet;
   };
 
   Duration time_of(std::size_t bytes) const;

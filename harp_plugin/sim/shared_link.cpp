@@ -27,14 +27,12 @@ constexpr std::uint64_t kSharedListenId = 7;
 constexpr Secret kSharedSecret{std::byte{0x5e}};
 constexpr std::size_t kMessageBytes = std::size_t{1} << 20;
 constexpr std::size_t kMessages = 8;
-constexpr std::size_t kBucketBytes = 65536;
 constexpr Duration kSampleInterval = std::chrono::microseconds(500);
 
 BottleneckConfig bottleneck_config(const SharedLinkConfig& config) {
   return {
       .bits_per_s = config.bits_per_s,
       .queue_bytes = static_cast<std::size_t>(config.bits_per_s / 8 * seconds(config.queue)) + 1600,
-      .bucket_bytes = config.is_virtual ? kBucketBytes : 0,
       .delay = config.round_trip / 2};
 }
 
@@ -109,7 +107,7 @@ SharedLink::Pair::Pair(SharedLink& link, std::uint64_t number)
       seed(number),
       competes(link.config_.competes) {
   flow = link.link_.add_flow(
-      [this](const Bottleneck::Parcel& parcel, Time now) { server.on_packet(parcel.bytes, now); });
+      [this](const Bottleneck::Packet& packet, Time now) { server.on_packet(packet.bytes, now); });
   up.connect([this, &link](std::span<const std::byte> packet, Time) {
     link.link_.send(
         flow, packet.size() + kIpUdpBytes, {.number = 0, .bytes = {packet.begin(), packet.end()}});
@@ -147,8 +145,8 @@ void SharedLink::add_bbr(Time from, Time until) {
 }
 
 void SharedLink::add_tcp(std::unique_ptr<TcpControl> control, Time from, Time until) {
-  tcp_.push_back(std::make_unique<TcpFlow>(
-      simulator_, link_, std::move(control), config_.round_trip / 2, config_.is_virtual));
+  tcp_.push_back(
+      std::make_unique<TcpFlow>(simulator_, link_, std::move(control), config_.round_trip / 2));
   tcp_.back()->run(from, until);
 }
 

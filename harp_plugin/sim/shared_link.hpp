@@ -29,8 +29,6 @@ struct SharedLinkConfig {
   Duration queue{};       ///< A full bottleneck delays by it.
   Duration round_trip{};  ///< The path has it without a queue.
   std::uint64_t seed = 1;
-  /// As between network namespaces: TCP's packets cross in parcels, and the link is a token bucket.
-  bool is_virtual = false;
   bool competes = false;  ///< Sessions take a share where others keep a queue.
 };
 
@@ -84,12 +82,8 @@ class SharedLink final : public Actor {
   Shares measure_until(Time at);
   void act(Time now, std::uint64_t token) override;
 
-  bool has_begun(std::size_t index) const { return pairs_[index]->session != nullptr; }
   const Session& session(std::size_t index) const { return *pairs_[index]->session; }
-  Host& client(std::size_t index) { return pairs_[index]->client; }
-  Host& server(std::size_t index) { return pairs_[index]->server; }
   const TcpFlow& tcp(std::size_t index) const { return *tcp_[index]; }
-  Simulator& simulator() { return simulator_; }
 
  private:
   struct Pair {

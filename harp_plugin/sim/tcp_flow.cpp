@@ -14,7 +14,6 @@ namespace harp::sim {
 namespace {
 
 constexpr std::uint64_t kReorderPackets = 3;
-constexpr double kMaxParcel = 44;                                 ///< 64 KiB.
 constexpr Duration kMinTimeout = std::chrono::milliseconds(200);  // Linux.
 
 }  // namespace
@@ -22,18 +21,14 @@ constexpr Duration kMinTimeout = std::chrono::milliseconds(200);  // Linux.
 TcpFlow::TcpFlow(Simulator& simulator,
                  Bottleneck& link,
                  std::unique_ptr<TcpControl> control,
-                 Duration ack_delay,
-                 bool sends_parcels)
+                 Duration ack_delay)
     : simulator_(simulator),
       link_(link),
       control_(std::move(control)),
       ack_delay_(ack_delay),
-      sends_parcels_(sends_parcels),
-      flow_(link.add_flow([this](const Bottleneck::Parcel& parcel, Time now) {
-        arrived_ += parcel.packets;
-        for (std::uint32_t i = 0; i < parcel.packets; ++i) {
-          simulator_.schedule(now + ack_delay_, *this, kFirstAck + parcel.number + i);
-        }
+      flow_(link.add_flow([this](const Bottleneck::Packet& packet, Time now) {
+        ++arrived_;
+        simulator_.schedule(now + ack_delay_, *this, kFirstAck + packet.number);
       })) {}
 
 void TcpFlow::run(Time from, Time until) {
@@ -52,18 +47,10 @@ void TcpFlow::act(Time now, std::uint64_t token) {
       on_timer(now);
       break;
     default:
-      if (on_ack(token - kFirstAck, now)) {
-        return;
-      }
+      on_ack(token - kFirstAck, now);
       break;
   }
   send(now);
-}
-
-std::uint32_t TcpFlow::parcel_packets() const {
-  const double window = control_->window_packets();
-  const double maximum = control_->pacing_rate() > 0 ? control_->burst_packets() : kMaxParcel;
-  return static_cast<std::uint32_t>(std::clamp(window / 3, 1.0, maximum));
 }
 
 void TcpFlow::send(Time now) {
@@ -76,32 +63,19 @@ void TcpFlow::send(Time now) {
       }
       return;
     }
-    const std::uint32_t parcel = sends_parcels_ ? parcel_packets() : 1;
-    if (parcel > 1 && in_flight_ > 0 && in_flight_ + parcel > control_->window_packets()) {
-      break;  // As many as fit in a parcel leave together.
-    }
-    const std::uint32_t burst = rate > 0 ? control_->burst_packets() : parcel;
-    const std::uint64_t first_number = first_ + sent_.size();
+    const std::uint32_t burst = rate > 0 ? control_->burst_packets() : 1;
     std::uint32_t count = 0;
     for (; count < burst && in_flight_ < control_->window_packets(); ++count) {
       if (in_flight_ == 0) {
         first_sent_at_ = now;
         delivered_at_ = now;
       }
+      link_.send(flow_, kTcpPacketBytes, {.number = first_ + sent_.size(), .bytes = {}});
       sent_.push_back({.at = now,
                        .delivered = delivered_,
                        .delivered_at = delivered_at_,
                        .first_sent_at = first_sent_at_});
       ++in_flight_;
-      if (!sends_parcels_) {
-        link_.send(flow_, kTcpPacketBytes, {.number = first_number + count, .bytes = {}});
-      } else if (count > 0) {
-        sent_[sent_.size() - 2].more_follow = true;
-      }
-    }
-    if (sends_parcels_) {
-      link_.send(
-          flow_, count * kTcpPacketBytes, {.number = first_number, .packets = count, .bytes = {}});
     }
     if (rate > 0) {
       next_send_ =
@@ -111,12 +85,11 @@ void TcpFlow::send(Time now) {
   set_timer(now);
 }
 
-bool TcpFlow::on_ack(std::uint64_t number, Time now) {
+void TcpFlow::on_ack(std::uint64_t number, Time now) {
   if (number < first_) {
-    return false;  // Given up before.
+    return;  // Given up before.
   }
   Sent& packet = sent_[number - first_];
-  const bool more_follow = packet.more_follow;
   packet.is_acked = true;
   --in_flight_;
   ++delivered_;
@@ -144,7 +117,6 @@ bool TcpFlow::on_ack(std::uint64_t number, Time now) {
   }
   control_->on_ack(ack);
   times_out_at_ = kNever;
-  return more_follow;
 }
 
 std::uint32_t TcpFlow::find_lost(std::uint64_t acked) {
@@ -185,7 +157,6 @@ void TcpFlow::on_timer(Time now) {
   in_flight_ = 0;
   in_recovery_ = false;
   backoff_ = std::min(backoff_ + 1, 6);
-  ++timeouts_;
   times_out_at_ = kNever;
   control_->on_timeout(now);
 }

@@ -7,10 +7,6 @@
 // keeps the order, so a packet is lost when three later ones have been acknowledged. What was lost
 // is sent again as another packet: an endless stream needs no more. How much may be in flight, and
 // how fast, is up to a TcpControl: CUBIC or BBR.
-//
-// With `sends_parcels` packets that leave together cross the link as one parcel, and are
-// acknowledged together: up to 44, and a third of the window, as Linux does with segmentation
-// offload.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +59,7 @@ class TcpFlow final : public Actor {
   TcpFlow(Simulator& simulator,
           Bottleneck& link,
           std::unique_ptr<TcpControl> control,
-          Duration ack_delay,
-          bool sends_parcels = false);
+          Duration ack_delay);
 
   /// Sends from `from` on until `until`.
   void run(Time from, Time until);
@@ -72,8 +67,6 @@ class TcpFlow final : public Actor {
 
   std::uint64_t delivered_bytes() const { return arrived_ * kTcpSegmentBytes; }
   std::uint64_t lost_packets() const { return lost_; }
-  std::uint64_t timeouts() const { return timeouts_; }
-  Duration smoothed_rtt() const { return srtt_; }
   const TcpControl& control() const { return *control_; }
 
  private:
@@ -85,13 +78,10 @@ class TcpFlow final : public Actor {
     Time delivered_at{};
     Time first_sent_at{};
     bool is_acked = false;
-    bool more_follow = false;  ///< Others follow in the same parcel.
   };
 
   void send(Time now);
-  std::uint32_t parcel_packets() const;
-  /// Whether more of the same parcel are acknowledged at once.
-  bool on_ack(std::uint64_t number, Time now);
+  void on_ack(std::uint64_t number, Time now);
   std::uint32_t find_lost(std::uint64_t acked);
   void set_timer(Time now);
   void on_timer(Time now);
@@ -100,14 +90,12 @@ class TcpFlow final : public Actor {
   Bottleneck& link_;
   std::unique_ptr<TcpControl> control_;
   Duration ack_delay_;
-  bool sends_parcels_;
   std::size_t flow_;
   std::deque<Sent> sent_;
   std::uint64_t first_ = 0;  ///< Number of sent_.front().
   std::uint32_t in_flight_ = 0;
   std::uint64_t arrived_ = 0;
   std::uint64_t lost_ = 0;
-  std::uint64_t timeouts_ = 0;
   std::uint64_t delivered_ = 0;
   Time delivered_at_{};
   Time first_sent_at_{};

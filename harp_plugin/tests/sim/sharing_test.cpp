@@ -1,5 +1,5 @@
 // Who gets how much of a link that HARP shares with kernel TCP, as modelled by TcpCubic and TcpBbr:
-// in virtual time, on a link of 1 Gb/s. `harp_sharing` prints tables (docs/harp/congestion.md).
+// in virtual time, on a link of 1 Gb/s.
 #include <chrono>
 #include <cstdio>
 #include <tuple>
