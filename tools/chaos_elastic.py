@@ -9,6 +9,7 @@ are drained, and others come. A run fails unless
 
 - it ends in time, the launcher with code 0 and each worker with the code that it should have,
 - every sum was right, and at the end the sum over all steps is that of an undisturbed run,
+- with a sampler, each epoch had all samples,
 - of what top-k keeps back, only what was said to be lost is missing,
 - all replicas are the same, bit by bit,
 - no failure cost more finished steps than a commit has (with `recovery="forward"`: one), and

@@ -3,7 +3,8 @@
 Ranks add up what is the same on any number of ranks, although each gives something else: so the sum
 over all steps is known, whoever took part. Two tensors travel dense, and as top-k lists that have
 room for all that is not zero. A third one is top-k with large residuals, where only replicas can be
-compared with one another.
+compared with one another. Ranks of torch take samples from an `ElasticSampler`, and count them in
+the state: after an epoch all must have been seen, and none twice but to make it even.
 
 A rank writes into `notes.WORKER` what it does, a line for each event. It goes on until FOLDER has a
 file `stop`, and takes long for each step while there is a file `lag.WORKER`. SIGUSR1 has it write
@@ -20,11 +21,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import lightcc as hvd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ELEMENTS = 1500
 STEP_S = 0.01
@@ -33,6 +37,8 @@ LAG_S = 0.3
 CHECK_COMMITS = 3
 #: Every so manyth element of the second tensor is not zero.
 SPARSE = 100
+SAMPLES = 80
+MAX_RANKS = 10  # Of jobs with torch.
 
 
 def bases(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -114,6 +120,20 @@ def go_on(notes: Notes, state: Any, check: float, commit_steps: int) -> bool:
     return bool(wish[0])
 
 
+def take_samples(notes: Notes, state: Any) -> Iterator[None]:
+    """Takes one sample in each step, as an epoch does, and counts those of all ranks."""
+    while True:
+        for index, mine in enumerate(state.sampler):
+            taken = hvd.allgather(np.array([mine]), name="samples")
+            state.sampler.record_batch(index, 1)
+            state.seen = state.seen + np.bincount(taken, minlength=SAMPLES)
+            yield
+        if state.seen.min() < 1 or state.seen.sum() >= SAMPLES + MAX_RANKS:
+            notes.say("wrong", "epoch", state.step)
+        state.sampler.set_epoch(state.sampler.epoch + 1)
+        state.seen = np.zeros(SAMPLES, np.int64)
+
+
 def options_of(story: dict[str, Any]) -> dict[str, Any]:
     """Returns how the training function is run."""
     return {
@@ -142,14 +162,22 @@ def train_with_torch(notes: Notes, story: dict[str, Any]) -> None:
     optimizer = hvd_torch.DistributedOptimizer(
         optimizer, model.named_parameters(), compression=topk, op=hvd.Sum
     )
-    state: Any = hvd_torch.elastic.TorchState(model, optimizer, step=0)
+    state: Any = hvd_torch.elastic.TorchState(
+        model,
+        optimizer,
+        sampler=hvd_torch.elastic.ElasticSampler(range(SAMPLES)),
+        seen=np.zeros(SAMPLES, np.int64),
+        step=0,
+    )
 
     @hvd_torch.elastic.run(**options_of(story))
     def loop(state: Any) -> None:
         notes.say("begin", hvd.basics.current_epoch().number, state.step, hvd.size())
+        samples = take_samples(notes, state)
         more = True
         while more:
             notes.compute()
+            next(samples)
             optimizer.zero_grad()
             given = [torch.from_numpy(part_of(base)) for base in bases(state.step)[:2]]
             loss = sum((model[name] * g).sum() for name, g in zip(model, given, strict=True))

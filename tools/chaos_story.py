@@ -26,8 +26,9 @@ LAG = "lag rank"
 #: Gaps between events.
 MAX_STEPS = 8
 MAX_SECONDS = 1.5
-#: Which part of the jobs has a model of torch: its import takes longer than all the rest.
-TORCH = 0.03
+#: Which part of the jobs has a model of torch, and counts samples: its import takes longer than all
+#: the rest.
+TORCH = 0.1
 #: Which part of what may last does so for ever; of ranks that become slow.
 FOR_EVER = 0.2
 LAG_FOR_EVER = 0.7

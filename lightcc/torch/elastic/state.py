@@ -73,6 +73,9 @@ class StateHandler:
         """Gives the value the state of rank `source`. Collective: every rank must call it."""
         raise NotImplementedError
 
+    def reset(self) -> None:
+        """Prepares the value for another world; nothing, unless a subclass has something to do."""
+
     def set_value(self, value: Any) -> None:
         """Takes another value in its place, and saves its state."""
         self.value = value
@@ -207,11 +210,9 @@ class OptimizerStateHandler(StateHandler):
 class SamplerStateHandler(StateHandler):
     """Handles an `ElasticSampler`."""
 
-    def parts(self) -> tuple[Any, list[torch.Tensor]]:
-        """Returns the position, and deals what is left anew."""
-        about = self.value.state_dict()
-        self.value.load_state_dict(about)
-        return about, []
+    def reset(self) -> None:
+        """Deals what is left among the ranks of the next world, whose state it may keep."""
+        self.value.load_state_dict(self.value.state_dict())
 
     def sync(self) -> None:
         """Gives the sampler the position of rank `source`, and deals what is left anew."""
@@ -288,6 +289,11 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+
+    def reset(self) -> None:
+        """Prepares for another world, in which nobody may be new, so that nothing is synced."""
+        for handler in self._handlers.values():
+            handler.reset()
 
     def sync(self) -> None:
         """Takes over rank 0's state, and saves it. Collective.

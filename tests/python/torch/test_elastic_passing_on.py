@@ -96,6 +96,8 @@ def pass_on(rolls_forward: bool, has_stepped: bool) -> list[object]:
     if is_new:
         for source in (0, 1):  # The others have begun, and do not wait.
             hvd.recv(torch.zeros(1), source, name="begun")
+    else:
+        state.on_reset()  # As they come from another world.
     state.pass_on(NEWCOMERS)
     if not is_new:
         for newcomer in NEWCOMERS:

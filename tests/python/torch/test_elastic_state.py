@@ -79,6 +79,28 @@ def test_no_sample_is_lost_when_ranks_change_within_an_epoch(
     assert seen == Counter(range(count))
 
 
+@pytest.mark.parametrize("updates", [1, 2], ids=["ranks left", "ranks came"])
+def test_each_world_deals_the_samples_that_are_left(
+    updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightcc._ops.basics.size", lambda: 2)
+    sampler = hvd.elastic.ElasticSampler(range(12), shuffle=False)
+    state = hvd.elastic.TorchState(sampler=sampler)
+    dealt: list[list[int]] = []
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        dealt.append(list(sampler))
+        if len(dealt) == 1:
+            sampler.record_batch(0, 2)
+            monkeypatch.setattr("lightcc._ops.basics.size", lambda: 1)
+            state.on_hosts_updated(1, updates)  # type: ignore[arg-type]
+            state.commit()
+
+    train(state)
+    assert dealt == [[0, 2, 4, 6, 8, 10], [4, 5, 6, 7, 8, 9, 10, 11]]
+
+
 def test_fewer_samples_than_ranks_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightcc._ops.basics.size", lambda: 5)
     sampler = hvd.elastic.ElasticSampler(range(2), shuffle=False)
