@@ -155,35 +155,6 @@ def test_an_optimizer_in_a_session_chooses_as_suits_it(adaptive: bool, expected:
     assert found[0] == found[1]
 
 
-def ways_after_looks() -> list[str]:
-    hvd.init()
-    compression_tuner._LOOK_STEPS, compression_tuner._PATIENCE = 5, 1
-    weights = [tf.Variable(tf.zeros((40, 5)), name="w")]
-    tapes: list[Any] = []
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(number: Any) -> None:
-        tape, loss = tape_with(gradients_of(number, hvd.rank())[:1], weights)
-        compression = hvd.Compression.auto(error=1e-9, warmup_steps=0)
-        tape = hvd.DistributedGradientTape(tape, compression=compression)
-        tapes.append(tape)
-        weights[0].assign_sub(tape.gradient(loss, weights)[0])
-
-    ways: list[str] = []
-    for number in range(60):
-        step(tf.constant(number))
-        if number == 0:
-            follow(tapes[0]._exchange, TIMES)
-        ways += tapes[0].compression_choices().values()
-    return ways[3 * TRIAL_STEPS :]
-
-
-def test_where_too_much_is_kept_back_the_next_milder_way_is_taken() -> None:
-    first, second = spawn_ranks(ways_after_looks, 2, env=SMALL, hosts=HOSTS)
-    assert first == second
-    assert list(dict.fromkeys(first)) == ["int4", "int8", "uncompressed"]
-
-
 def outlive() -> str:
     """Rank 1 ends where ranks are about to choose; the other one is told in words of its step."""
     hvd.init()

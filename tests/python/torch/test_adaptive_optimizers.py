@@ -1,13 +1,8 @@
-"""Compression that does not suit an optimizer with a second moment is warned of, once.
-
-And a small transformer under AdamW: what it loses by each way of compressing.
-"""
+"""Compression that does not suit an optimizer with a second moment is warned of, once."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
@@ -91,69 +86,3 @@ def test_optimizers_with_a_second_moment_are_known() -> None:
             assert is_adaptive(getattr(torch.optim, name)(p).param_groups), name
     for name in ("SGD", "ASGD"):
         assert not is_adaptive(getattr(torch.optim, name)(p, lr=0.1).param_groups), name
-
-
-# -- What is lost ---------------------------------------------------------------------------------
-
-WINDOW, WIDTH, STEPS = 32, 32, 250
-
-
-class Transformer(nn.Module):
-    """One layer that predicts each next character of a window."""
-
-    def __init__(self, characters: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(characters, WIDTH)
-        self.layer = nn.TransformerEncoderLayer(
-            WIDTH, 2, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
-        )
-        self.output = nn.Linear(WIDTH, characters)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(WINDOW))
-
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        hidden = self.layer(self.embedding(text), src_mask=self.mask, is_causal=True)
-        logits: torch.Tensor = self.output(hidden)
-        return logits.flatten(0, 1)
-
-
-def bits_after_training(way: str) -> tuple[float, list[float]]:
-    """Trains on Python's reference; returns bits per character at the end, and the weights."""
-    hvd.init()
-    torch.set_num_threads(1)
-    text = "".join(topics[name] for name in sorted(topics))[:60000].encode("ascii", "ignore")
-    numbers = torch.tensor([min(character, 127) for character in text])
-    torch.manual_seed(3)
-    model = Transformer(128)
-    ways = {
-        "dense": hvd.Compression.none,
-        "topk": hvd.Compression.topk(0.01),
-    }
-    optimizer: Any = hvd.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=5e-3),
-        model.named_parameters(),
-        compression=ways.get(way) or getattr(hvd.Compression, way),
-    )
-    samples = torch.Generator().manual_seed(hvd.rank())
-    for _ in range(STEPS):
-        starts = torch.randint(len(numbers) - WINDOW - 4096, (4,), generator=samples)
-        rows = torch.stack([numbers[s : s + WINDOW + 1] for s in starts])
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(rows[:, :-1]), rows[:, 1:].flatten()).backward()
-        optimizer.step()
-    test = numbers[-4096:].unfold(0, WINDOW + 1, WINDOW)
-    with torch.no_grad():
-        loss = nn.functional.cross_entropy(model(test[:, :-1]), test[:, 1:].flatten())
-    digest = [float(p.double().sum()) for p in model.parameters()]
-    return loss.item() / math.log(2), digest
-
-
-@pytest.mark.slow  # Four trainings of 250 steps on four ranks.
-def test_int8_and_int4_learn_as_dense_under_adamw_and_topk_does_not() -> None:
-    bits = {}
-    for way in ("dense", "int8", "int4", "topk"):
-        results = spawn_ranks(bits_after_training, 4, way, env=TWO_BY_TWO)
-        assert all(result == results[0] for result in results), way
-        bits[way] = results[0][0]
-    assert abs(bits["int8"] / bits["dense"] - 1) < 0.02, bits
-    assert abs(bits["int4"] / bits["dense"] - 1) < 0.02, bits
-    assert bits["topk"] / bits["dense"] - 1 > 0.05, bits
