@@ -51,8 +51,9 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     _list_devices()
     rank, size, store = options.group_rank, options.group_size, options.store
     timeout: timedelta = options.timeout
-    if options.global_ranks_in_group:
-        parent = _parent()
+    if dist.is_initialized():
+        # Ranks of the default group are named. Without names, the store is the group's own.
+        parent = _parent() if options.global_ranks_in_group else None
         lease = _worlds.join_group(parent, options.group_id, store, rank, size, timeout)
     else:
         lease = _worlds.join_default(store, rank, size, timeout)

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 class Calls:
     """The part of a process group that starts operations and waits for them."""
 
+    # Numbers the group's operations apart from others of the world, which may be `hvd`'s, too.
+    _sequence = "c10d"
+
     def __init__(self, lease: Lease, title: str, timeout: timedelta) -> None:
         """Takes the world that the group runs on, and what errors call the group."""
         self._lease: Lease | None = lease
         self._world = lease.world
         self._rank = lease.world.rank
         self._size = lease.world.size
-        self._sequence = lease.sequence
         self._title = title
         self._timeout_s = timeout.total_seconds()
         self._coalesced: list[Work] | None = None

@@ -40,7 +40,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
     def __init__(self, lease: _worlds.Lease, name: str, timeout: timedelta) -> None:
         """Takes the world that the group runs on."""
         _TorchGroup.__init__(self, lease.world.rank, lease.world.size)
-        title = f"the default group {name!r}" if lease.sequence else f"group {name!r}"
+        title = f"the default group {name!r}" if lease.is_default else f"group {name!r}"
         Reducing.__init__(self, lease, title, timeout)
         self._group_name = name
         self._group_desc = "undefined"
@@ -120,7 +120,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        if lease.sequence:
+        if lease.is_default:
             lease.leave(self._timeout_s)
         else:
             lease.leave_aside(self._timeout_s)

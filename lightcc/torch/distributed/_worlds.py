@@ -2,7 +2,9 @@
 
 The default group is lightcc's own world: `hvd.init()` has made it, or it is made here as
 `hvd.init()` would, its ranks meeting in torch's store. Every other group is a world of its own. So
-two groups of the same ranks do not wait for each other, and a group's ranks may have any order.
+two groups of the same ranks do not wait for each other, and a group's ranks may have any order. A
+group with a store of its own meets there. Some of its ranks may have no default group yet, and it
+is their first: both kinds of world have the same keys, and number their operations alike.
 """
 
 from __future__ import annotations
@@ -37,8 +39,7 @@ _SLICE_S = 0.1
 # How long the end of the program waits for them where no group was destroyed.
 _FAREWELL_S = 5.0
 
-# How often this process met others in one store, and joined one group: ranks count alike.
-_meetings: dict[str, int] = {}
+# How often this process joined one group: ranks count alike.
 _joined: dict[str, int] = {}
 # Worlds of groups that have not ended.
 _open: list[Lease] = []
@@ -51,7 +52,7 @@ class Lease:
         world: The engine's world, whose ranks are the group's.
         member: How it was found, from which worlds of its subgroups are made.
         prefix: Of the world's keys in the store.
-        sequence: Numbers the group's operations apart from others in the world.
+        is_default: Whether the world is lightcc's own, which others use, too.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Lease:
         member: Epoch,
         prefix: str,
         *,
-        shared: bool = False,
+        is_default: bool = False,
         ends_world: bool = True,
     ) -> None:
         """Takes the world.
@@ -69,14 +70,13 @@ class Lease:
             world: See the attributes, and so for the next two.
             member: See there.
             prefix: See there.
-            shared: Whether it is lightcc's own, which others use, too.
+            is_default: See there.
             ends_world: Whether it ends with the group.
         """
         self.world = world
         self.member = member
         self.prefix = prefix
-        self.sequence = "c10d" if shared else ""
-        self._shared = shared
+        self.is_default = is_default
         self._ends_world = ends_world
         self._barrier: int | None = None
         self._ending = threading.Lock()
@@ -122,7 +122,7 @@ class Lease:
             _open.remove(self)
 
     def _end_world(self) -> None:
-        if self._shared and _world.exists() and _world.current() is self.world:
+        if self.is_default and _world.exists() and _world.current() is self.world:
             basics.shutdown()
         else:
             self.world.shutdown()
@@ -137,7 +137,7 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
     """
     found = basics.is_initialized()
     if not found:
-        basics.join_world(_meet("", store, rank, size, timeout))
+        basics.join_world(_meet(store, rank, size, timeout))
     world = _world.current()
     if (world.rank, world.size) != (rank, size):
         msg = (
@@ -146,7 +146,7 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
         )
         raise ValueError(msg)
     epoch = basics.current_epoch()
-    return Lease(world, epoch, epoch.prefix, shared=True, ends_world=not found)
+    return Lease(world, epoch, epoch.prefix, is_default=True, ends_world=not found)
 
 
 def join_group(
@@ -155,7 +155,7 @@ def join_group(
     """Returns a new world of some ranks. Blocks: for them.
 
     Args:
-        parent: The default group's; `None` where that is of another backend.
+        parent: Of a group whose ranks these are; `None`: they meet in `store`.
         name: The group's, the same on its ranks.
         store: torch's, for ranks without a parent.
         rank: In the group.
@@ -163,8 +163,8 @@ def join_group(
         timeout: For the store.
     """
     if parent is None:
-        member = _meet(name, store, rank, size, timeout)
-        prefix = f"c10d/{member.group}/"
+        member = _meet(store, rank, size, timeout)
+        prefix = member.prefix
     else:
         # Not below the parent's keys, which rank 0 removes when all have read them.
         base = f"c10d/{parent.prefix}{name}/"
@@ -191,11 +191,13 @@ def _all_is_well() -> bool:
     return sys.exc_info()[0] is None
 
 
-def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Epoch:
+def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Epoch:
     if size == 1:
         return Epoch(group=f"c10d-{secrets.token_hex(8)}")
-    prefix = f"{prefix_of_start(os.environ)}{_count(_meetings, name)}/"
-    own = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # torch exports it
+    prefix = prefix_of_start(os.environ)
+    # Nobody comes a second time before all have come once.
+    meeting = (store.add(f"{prefix}arrivals", 1) - 1) // size
+    own = dist.PrefixStore(f"{prefix}{meeting}/", store)  # type: ignore[attr-defined]  # is exported
     where = "the store of torch.distributed"
     channel = TorchStoreChannel(own, where, rank, size, timeout)
     group = channel.broadcast(f"c10d-{secrets.token_hex(8)}")

@@ -132,6 +132,31 @@ def test_groups_end_and_come_again(tmp_path: Path) -> None:
     spawn_ranks(groups_come_again, 2, [os.fspath(tmp_path / f"store{i}") for i in range(2)])
 
 
+def own_stores(store: str) -> None:
+    """Ranks 0 and 1 train; rank 2 serves what they send it, and has no default group."""
+    c10d: Any = dist
+    me = int(os.environ["LIGHT_RANK"])
+    if me < 2:
+        dist.init_process_group("lightcc", init_method=f"file://{store}", rank=me, world_size=2)
+    for again in range(2):  # Rank and size of rank 0 are those of its default group.
+        if me in (0, 2):
+            own = c10d.FileStore(f"{store}.{again}", 2)
+            group, _ = c10d.distributed_c10d._new_process_group_helper(
+                2, me // 2, [], "lightcc", own, f"weights{again}", timeout=timedelta(seconds=30)
+            )
+            weights = torch.full((3,), float(me + again))
+            group.broadcast([weights], 0).wait()
+            assert weights.tolist() == [float(again)] * 3
+            group.shutdown()
+        if me < 2:
+            assert total() == 3.0
+            assert hvd.size() == 2
+
+
+def test_a_group_with_a_store_of_its_own_meets_there(tmp_path: Path) -> None:
+    spawn_ranks(own_stores, 3, os.fspath(tmp_path / "store"))
+
+
 def another_world_is_refused(store: str) -> None:
     hvd.init(comm=[hvd_rank()])
     with pytest.raises(ValueError, match=r"rank 0 of 1, but the process group is to be rank"):
