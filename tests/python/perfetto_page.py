@@ -105,27 +105,12 @@ class PerfettoPage:
         )
         return {row["name"]: row["value"] for row in wrong}
 
-    def expand(self) -> None:
-        """Shows the rows of each process, and hides the menu."""
-        self._browser.execute_script(
-            "app.commands.runCommand('dev.perfetto.ExpandAllGroups');"
-            "if (app.sidebar.visible) app.sidebar.toggleVisibility();"
-        )
-
     def rows(self) -> list[str]:
         """Returns the names of all rows of the page, from above."""
         names: list[str] = self._browser.execute_script(
             "return app.trace.workspace.flatTracksOrdered.map(track => track.name)"
         )
         return names
-
-    def wait_text(self, what: str) -> None:
-        """Waits until `what` can be read on the page."""
-        give_up = time.monotonic() + PATIENCE_S
-        while what not in (text := self.text()):
-            if time.monotonic() > give_up:
-                pytest.fail(f"the page does not show {what!r}:\n{text}")
-            time.sleep(0.05)
 
     def text(self) -> str:
         """Returns what can be read on the page."""
