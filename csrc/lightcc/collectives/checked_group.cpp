@@ -143,6 +143,10 @@ class CheckedGroup final : public Group {
     return start(check_peer(peer), [&] { return group_->recv(out, bytes, peer); });
   }
   std::unique_ptr<Work> barrier() override { return group_->barrier(); }
+  Group& group_for(std::size_t bytes) override {
+    Group& group = group_->group_for(bytes);
+    return &group == group_.get() ? *this : group;
+  }
 
  private:
   template <typename Start>

@@ -3,12 +3,13 @@
 
 #include <memory>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/collectives/group.hpp"
 
 namespace lightcc {
 
 /// `group` behind checks of all arguments: what cannot be done ends with kInvalidArgument before
 /// `group` hears of it, which can go on. Null: `group` is.
-std::unique_ptr<Group> make_checked_group(std::unique_ptr<Group> group);
+LIGHTCC_EXPORT std::unique_ptr<Group> make_checked_group(std::unique_ptr<Group> group);
 
 }  // namespace lightcc

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/checked_group.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -59,11 +61,6 @@ bool has_factors(double prescale, double postscale) {
   return prescale != 1.0 || postscale != 1.0;
 }
 
-bool has_reduction(const Reduction& reduction) {
-  return has_reduction(
-      reduction.dtype, reduction.op, has_factors(reduction.prescale, reduction.postscale));
-}
-
 /// A reduction as NCCL carries it out.
 struct NcclReduction {
   NcclType type = kNcclFloat32;
@@ -77,12 +74,19 @@ struct NcclReduction {
   }
 };
 
-/// NCCL's words for a reduction that it has.
-NcclReduction nccl_reduction_of(const Reduction& reduction) {
-  return {.type = nccl_type_of(reduction.dtype).value_or(kNcclFloat32),
-          .op = nccl_op_of(reduction.op),
-          .factor = reduction.prescale * reduction.postscale,
-          .element = element_size(reduction.dtype)};
+/// NCCL's words for `reduction`. Errors: kInvalidArgument, if it has none.
+Result<NcclReduction> nccl_reduction_of(const Reduction& reduction) {
+  if (!has_reduction(
+          reduction.dtype, reduction.op, has_factors(reduction.prescale, reduction.postscale))) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "NCCL cannot reduce %s with %s and such factors",
+                      data_type_name(reduction.dtype),
+                      reduce_op_name(reduction.op));
+  }
+  return NcclReduction{.type = *nccl_type_of(reduction.dtype),
+                       .op = nccl_op_of(reduction.op),
+                       .factor = reduction.prescale * reduction.postscale,
+                       .element = element_size(reduction.dtype)};
 }
 
 /// A part of a tensor that belongs to one member.
@@ -152,22 +156,11 @@ std::size_t sum_of(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-std::size_t elements_of(const std::vector<TensorSpan>& tensors) {
-  std::size_t elements = 0;
-  for (const TensorSpan& span : tensors) {
-    elements += span.count;
-  }
-  return elements;
-}
-
 bool are_equal(const std::vector<std::size_t>& counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); });
 }
 
-std::unique_ptr<Work> nccl_refusal(const char* why) {
-  return std::make_unique<FailedWork>(Status(ErrorCode::kInvalidArgument, why));
-}
-
+/// Behind the checks of CheckedGroup.
 class NcclGroup final : public Group {
  public:
   NcclGroup(NcclComms& comms, std::shared_ptr<NcclComm> comm, int rank, int size)
@@ -208,8 +201,6 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction);
   /// Brings each piece, of `element` bytes times its count, from its member to all.
   std::unique_ptr<Work> spread_pieces(std::vector<Piece> pieces, std::size_t element);
-  bool are_parts(const std::vector<TensorSpan>& tensors,
-                 const std::vector<std::size_t>& counts) const;
 
   NcclComms& comms_;
   std::shared_ptr<NcclComm> comm_;
@@ -219,14 +210,14 @@ class NcclGroup final : public Group {
 
 std::unique_ptr<Work> NcclGroup::allreduce(std::vector<TensorSpan> tensors,
                                            const Reduction& reduction) {
-  if (!has_reduction(reduction)) {
-    return nccl_refusal("allreduce: NCCL has no such reduction");
+  const Result<NcclReduction> known = nccl_reduction_of(reduction);
+  if (!known.ok()) {
+    return std::make_unique<FailedWork>(known.status());
   }
   std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
   return start(
       "ncclAllReduce",
-      [tensors = std::move(tensors),
-       known = nccl_reduction_of(reduction)](const NcclCalls& calls) mutable {
+      [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable {
         LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
         LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, tensors));
         return calls.in_group([&]() -> Status {
@@ -271,52 +262,44 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(const std::byte* in,
                                                 std::byte* out,
                                                 std::vector<std::size_t> counts,
                                                 const Reduction& reduction) {
-  if (!has_reduction(reduction) || counts.size() != static_cast<std::size_t>(size_)) {
-    return nccl_refusal(
-        "reduce_scatter: NCCL has no such reduction, or the counts are not one "
-        "for each member");
+  const Result<NcclReduction> known = nccl_reduction_of(reduction);
+  if (!known.ok()) {
+    return std::make_unique<FailedWork>(known.status());
   }
   const std::size_t total = sum_of(counts);
-  const NcclReduction known = nccl_reduction_of(reduction);
   if (!are_equal(counts) || total == 0) {
     std::vector<Piece> pieces =
         cut({{.in = in, .out = nullptr, .count = total}}, counts, element_size(reduction.dtype));
     for (Piece& piece : pieces) {
       piece.out = piece.member == rank_ ? out : nullptr;
     }
-    return reduce_pieces(std::move(pieces), known);
+    return reduce_pieces(std::move(pieces), *known);
   }
-  return start("ncclReduceScatter",
-               [in, out, total, count = counts.front(), known](const NcclCalls& calls) -> Status {
-                 LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
-                 std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
-                 LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, all));
-                 return calls.check(calls.nccl().reduce_scatter(all.front().in,
-                                                                all.front().out,
-                                                                count,
-                                                                known.type,
-                                                                op,
-                                                                calls.comm(),
-                                                                calls.stream()),
-                                    "ncclReduceScatter");
-               });
-}
-
-bool NcclGroup::are_parts(const std::vector<TensorSpan>& tensors,
-                          const std::vector<std::size_t>& counts) const {
-  return counts.size() == static_cast<std::size_t>(size_) && sum_of(counts) == elements_of(tensors);
+  return start(
+      "ncclReduceScatter",
+      [in, out, total, count = counts.front(), known = *known](const NcclCalls& calls) -> Status {
+        LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
+        std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
+        LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, all));
+        return calls.check(calls.nccl().reduce_scatter(all.front().in,
+                                                       all.front().out,
+                                                       count,
+                                                       known.type,
+                                                       op,
+                                                       calls.comm(),
+                                                       calls.stream()),
+                           "ncclReduceScatter");
+      });
 }
 
 std::unique_ptr<Work> NcclGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                        std::vector<std::size_t> counts,
                                                        const Reduction& reduction) {
-  if (!has_reduction(reduction) || !are_parts(tensors, counts)) {
-    return nccl_refusal(
-        "reduce_scatter: NCCL has no such reduction, or the counts are not those "
-        "of the tensors");
+  const Result<NcclReduction> known = nccl_reduction_of(reduction);
+  if (!known.ok()) {
+    return std::make_unique<FailedWork>(known.status());
   }
-  return reduce_pieces(cut(tensors, counts, element_size(reduction.dtype)),
-                       nccl_reduction_of(reduction));
+  return reduce_pieces(cut(tensors, counts, known->element), *known);
 }
 
 std::unique_ptr<Work> NcclGroup::spread_pieces(std::vector<Piece> pieces, std::size_t element) {
@@ -343,9 +326,6 @@ std::unique_ptr<Work> NcclGroup::allgather_bucket(std::vector<TensorSpan> tensor
                                                   std::vector<std::size_t> counts,
                                                   DataType dtype) {
   const std::size_t element = element_size(dtype);
-  if (element == 0 || !are_parts(tensors, counts)) {
-    return nccl_refusal("allgather: the counts are not those of the tensors");
-  }
   std::vector<Piece> pieces = cut(tensors, counts, element);
   for (Piece& piece : pieces) {
     // NCCL reads the root's alone.
@@ -357,9 +337,6 @@ std::unique_ptr<Work> NcclGroup::allgather_bucket(std::vector<TensorSpan> tensor
 std::unique_ptr<Work> NcclGroup::allgather(const std::byte* in,
                                            std::byte* out,
                                            std::vector<std::size_t> bytes) {
-  if (bytes.size() != static_cast<std::size_t>(size_)) {
-    return nccl_refusal("allgather: wants one count for each member");
-  }
   const std::size_t total = sum_of(bytes);
   if (!are_equal(bytes) || total == 0) {
     std::vector<Piece> pieces = cut({{.in = nullptr, .out = out, .count = total}}, bytes, 1);
@@ -381,9 +358,6 @@ std::unique_ptr<Work> NcclGroup::allgather(const std::byte* in,
 }
 
 std::unique_ptr<Work> NcclGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  if (root < 0 || root >= size_) {
-    return nccl_refusal("broadcast: the root is no member");
-  }
   std::vector<Piece> pieces;
   if (bytes > 0) {
     pieces.push_back({.in = data, .out = data, .count = bytes, .member = root});
@@ -395,10 +369,6 @@ std::unique_ptr<Work> NcclGroup::alltoall(const std::byte* in,
                                           std::vector<std::size_t> send_bytes,
                                           std::byte* out,
                                           std::vector<std::size_t> recv_bytes) {
-  const auto members = static_cast<std::size_t>(size_);
-  if (send_bytes.size() != members || recv_bytes.size() != members) {
-    return nccl_refusal("alltoall: wants one count for each member");
-  }
   return start("ncclSend and ncclRecv",
                [in, out, send = std::move(send_bytes), receive = std::move(recv_bytes)](
                    const NcclCalls& calls) {
@@ -474,7 +444,7 @@ std::unique_ptr<Group> make_nccl_group(NcclComms& comms,
                                        std::shared_ptr<NcclComm> comm,
                                        int rank,
                                        int size) {
-  return std::make_unique<NcclGroup>(comms, std::move(comm), rank, size);
+  return make_checked_group(std::make_unique<NcclGroup>(comms, std::move(comm), rank, size));
 }
 
 }  // namespace lightcc::cuda

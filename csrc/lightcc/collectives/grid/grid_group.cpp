@@ -52,6 +52,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/checked_group.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/grid/grid_work.hpp"
@@ -76,7 +77,7 @@ class GridGroup final : public Group {
     for (const TensorSpan& tensor : tensors) {
       counts.push_back(tensor.count);
     }
-    if (!is_reduced_here(reduction) || !fit(counts, element_size(reduction.dtype))) {
+    if (!fit(counts, element_size(reduction.dtype))) {
       return flat_->allreduce(std::move(tensors), reduction);
     }
     return on_levels([&] {
@@ -90,8 +91,7 @@ class GridGroup final : public Group {
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override {
-    if (!is_host_memory() || !is_reduced_here(reduction) || !are_of_all(counts) ||
-        !fit(counts, element_size(reduction.dtype))) {
+    if (!is_host_memory() || !fit(counts, element_size(reduction.dtype))) {
       return flat_->reduce_scatter(in, out, std::move(counts), reduction);
     }
     return on_levels(
@@ -110,13 +110,13 @@ class GridGroup final : public Group {
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    if (!is_host_memory() || !are_of_all(bytes) || !fit(bytes, 1)) {
+    if (!is_host_memory() || !fit(bytes, 1)) {
       return flat_->allgather(in, out, std::move(bytes));
     }
     return on_levels([&] { return make_allgather_stages(*state_, in, out, bytes); });
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
-    if (!is_host_memory() || root < 0 || root >= size() || !fit({&bytes, 1}, 1)) {
+    if (!is_host_memory() || !fit({&bytes, 1}, 1)) {
       return flat_->broadcast(data, bytes, root);
     }
     return on_levels([&] {
@@ -141,17 +141,8 @@ class GridGroup final : public Group {
   }
 
  private:
-  // What no group can do, and what is too large for the levels, the flat group refuses or does.
-
-  static bool is_reduced_here(const Reduction& reduction) {
-    const bool elementwise = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMin ||
-                             reduction.op == ReduceOp::kMax || reduction.op == ReduceOp::kProduct;
-    return elementwise && is_reducible(reduction.dtype, reduction.op);
-  }
   bool is_host_memory() const { return state_->options.is_host_memory; }
-  bool are_of_all(const std::vector<std::size_t>& counts) const {
-    return counts.size() == static_cast<std::size_t>(size());
-  }
+  /// Whether the levels take operations of such a size; the flat group runs larger ones.
   bool fit(std::span<const std::size_t> counts, std::size_t element_bytes) const {
     std::size_t room = state_->options.max_bytes / element_bytes;
     for (const std::size_t count : counts) {
@@ -185,7 +176,7 @@ std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions o
 
 std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
                                        std::shared_ptr<GridState> state) {
-  return std::make_unique<GridGroup>(std::move(flat), std::move(state));
+  return make_checked_group(std::make_unique<GridGroup>(std::move(flat), std::move(state)));
 }
 
 }  // namespace lightcc
