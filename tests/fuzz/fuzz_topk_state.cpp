@@ -38,7 +38,7 @@ void check_step(HostResidual& state) {
   const std::size_t capacity = lightcc::topk_capacity(k, state.numel());
   const lightcc::TopkFormat format{.dtype = state.dtype()};
   Bytes out(lightcc::max_list_bytes(state.numel(), capacity, format));
-  const auto outcome = state.compress(shard.data(), 1.0, {.k = k, .capacity = capacity}, out);
+  const auto outcome = state.compress(shard.data(), {.k = k, .capacity = capacity}, out);
   require(outcome.ok() && !outcome->non_finite && outcome->count <= capacity);
   require(lightcc::parse_list(std::span(out).first(outcome->bytes), state.numel(), format).ok());
 }

@@ -3,7 +3,7 @@
 // outside of allocations of exactly the right size.
 //
 // Input: dtype, flags (1 exact, 2 fp16, 4 momentum, 8 fresh state's k is all), offset of the shard
-// in bytes, steps (a byte each), k (u16), scale (float32), then the steps' elements.
+// in bytes, steps (a byte each), k (u16), then the steps' elements.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -40,7 +40,6 @@ using lightcc::TopkListView;
 struct Job {
   DataType dtype = DataType::kFloat32;
   lightcc::TopkRequest request;
-  double scale = 1.0;
   std::size_t offset_bytes = 0;
   std::size_t numel = 0;
   std::vector<std::span<const std::byte>> shards;
@@ -55,7 +54,6 @@ bool parse(std::span<const std::byte> bytes, Job& job) {
   job.offset_bytes = reader.number<std::uint8_t>() % 64U;
   const std::size_t steps = reader.number<std::uint8_t>() % 4U + 1U;
   const std::size_t k = reader.number<std::uint16_t>();
-  job.scale = static_cast<double>(reader.number<float>());
   const std::size_t size = lightcc::element_size(job.dtype);
   job.numel = reader.remaining() / steps / size;
   if (!reader.ok() || job.numel == 0) {
@@ -94,7 +92,7 @@ template <typename Lane>
 std::vector<double> accumulate(const Job& job, const HostResidual& state, const std::byte* shard) {
   std::vector<double> acc(job.numel);
   for (std::size_t i = 0; i < job.numel; ++i) {
-    Lane u = static_cast<Lane>(get(job.dtype, shard, i)) * static_cast<Lane>(job.scale);
+    Lane u = static_cast<Lane>(get(job.dtype, shard, i));
     if (job.request.momentum != 0.0) {
       u = static_cast<Lane>(state.velocity_at(i)) * static_cast<Lane>(job.request.momentum) + u;
     }
@@ -189,7 +187,7 @@ Bytes run(Job job, SimdLevel level) {
     const std::vector<double> acc = job.dtype == DataType::kFloat64
                                         ? accumulate<double>(job, state, from)
                                         : accumulate<float>(job, state, from);
-    const auto outcome = state.compress(from, job.scale, job.request, {out.get(), room});
+    const auto outcome = state.compress(from, job.request, {out.get(), room});
     if (!outcome.ok()) {
       fail(outcome.status().message().c_str(), level);
     }

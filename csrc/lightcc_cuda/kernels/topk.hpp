@@ -105,7 +105,6 @@ struct TopkTensor {
   u8* lanes;   ///< With scales: the values before that. Otherwise null.
   u64 k;
   u64 capacity;
-  double scale;
   double momentum;
   u32 exact;        ///< Exactly k entries.
   u32 dtype;        ///< DataType.
@@ -123,7 +122,7 @@ struct TopkArguments {
   u32 round;              ///< For select.
 };
 static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
-              sizeof(TopkTensor) == 192);
+              sizeof(TopkTensor) == 184);
 
 }  // namespace lightcc::cuda
 

@@ -1,5 +1,5 @@
 // What top-k compression computes of one element, as compression/kernels/topk_block.hpp says it:
-//   u = velocity * momentum + shard * scale   (without momentum: u = shard * scale)
+//   u = velocity * momentum + shard   (without momentum: u = shard)
 //   acc = u + residual
 #pragma once
 
@@ -92,14 +92,13 @@ struct TopkReader {
         residual(t.residual[t.progress->current]),
         velocity(t.velocity[t.progress->current]),
         numel(t.numel),
-        scale(static_cast<Lane>(t.scale)),
         momentum(static_cast<Lane>(t.momentum)),
         is_aligned_shard(is_aligned(reinterpret_cast<u64>(t.shard),
                                     min_of<u64>(kVectorBytes, kLaneElements * sizeof(Wire)))) {}
 
   LIGHTCC_DEVICE_MEMBER Lane step(Wire wire, Lane before) const {
-    const Lane scaled = Element::decode(wire) * scale;
-    return velocity == nullptr ? scaled : before * momentum + scaled;
+    const Lane given = Element::decode(wire);
+    return velocity == nullptr ? given : before * momentum + given;
   }
   LIGHTCC_DEVICE_MEMBER Lane step_at(u64 i) const {
     const Lane before = velocity == nullptr ? Lane{0} : lanes(velocity)[i];
@@ -139,7 +138,6 @@ struct TopkReader {
   const u8* residual;
   const u8* velocity;
   u64 numel;
-  Lane scale;
   Lane momentum;
   bool is_aligned_shard;
 };

@@ -59,7 +59,6 @@ TopkTensor TopkSite::StepTable::row(const SiteStep& step,
   }
   row.k = step.request.k;
   row.capacity = step.request.capacity;
-  row.scale = 1.0;
   row.momentum = step.request.momentum;
   row.exact = step.request.exact ? 1 : 0;
   row.value_bytes = static_cast<u32>(format.value_bytes());

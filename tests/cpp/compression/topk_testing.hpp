@@ -159,14 +159,11 @@ struct StepResult {
 };
 
 /// compress() without commit.
-inline StepResult compress(HostResidual& state,
-                           const Buffer& shard,
-                           const TopkRequest& request,
-                           double scale = 1.0) {
+inline StepResult compress(HostResidual& state, const Buffer& shard, const TopkRequest& request) {
   StepResult result;
   const TopkFormat format{.dtype = state.dtype(), .fp16 = request.fp16};
   result.list.resize(max_list_bytes(state.numel(), request.capacity, format));
-  const auto outcome = state.compress(shard.data(), scale, request, result.list);
+  const auto outcome = state.compress(shard.data(), request, result.list);
   EXPECT_TRUE(outcome.ok()) << outcome.status().message();
   if (outcome.ok()) {
     result.outcome = *outcome;
@@ -196,14 +193,12 @@ inline Buffer saved(const HostResidual& state) {
   return bytes;
 }
 
-/// scale * shard + residual.
-inline std::vector<double> accumulated(const HostResidual& state,
-                                       const Buffer& shard,
-                                       double scale) {
+/// shard + residual.
+inline std::vector<double> accumulated(const HostResidual& state, const Buffer& shard) {
   std::vector<double> acc(state.numel());
   for (std::size_t i = 0; i < acc.size(); ++i) {
-    acc[i] = multiply_add(
-        state.dtype(), get(state.dtype(), shard.data(), i), scale, state.residual_at(i));
+    acc[i] =
+        multiply_add(state.dtype(), get(state.dtype(), shard.data(), i), 1.0, state.residual_at(i));
   }
   return acc;
 }

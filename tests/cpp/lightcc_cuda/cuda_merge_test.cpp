@@ -50,7 +50,7 @@ Buffer make_list(std::size_t numel, double ratio, const TopkFormat& format, Rng&
   const TopkRequest request{
       .k = k, .capacity = k, .exact = true, .fp16 = format.fp16, .level = SimdLevel::kPlain};
   Buffer list(max_list_bytes(numel, k, format));
-  const auto outcome = state.compress(shard.data(), 1.0, request, list);
+  const auto outcome = state.compress(shard.data(), request, list);
   EXPECT_TRUE(outcome.ok());
   list.resize(outcome->bytes);
   return list;
@@ -181,7 +181,7 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
     Buffer shard(300 * element_size(dtype));
     put(dtype, shard.data(), 7, std::nan(""));
     Buffer bad(max_list_bytes(300, 3, format));
-    const auto outcome = state.compress(shard.data(), 1.0, {.k = 3, .capacity = 3}, bad);
+    const auto outcome = state.compress(shard.data(), {.k = 3, .capacity = 3}, bad);
     ASSERT_TRUE(outcome.ok());
     bad.resize(outcome->bytes);
     Merge not_finite(dtype, 300, 0);
@@ -202,7 +202,7 @@ TEST(CudaMerge, one_list_that_is_not_finite_makes_all_elements_nan) {
     Buffer shard(5000 * element_size(dtype));
     put(dtype, shard.data(), 4999, std::nan(""));
     Buffer bad(max_list_bytes(5000, 50, {.dtype = dtype}));
-    const auto outcome = state.compress(shard.data(), 1.0, {.k = 50, .capacity = 50}, bad);
+    const auto outcome = state.compress(shard.data(), {.k = 50, .capacity = 50}, bad);
     ASSERT_TRUE(outcome.ok() && outcome->non_finite);
     bad.resize(outcome->bytes);
     Merge merge(dtype, 5000, 0);

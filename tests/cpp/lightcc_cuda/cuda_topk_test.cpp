@@ -112,7 +112,6 @@ int expect_same_steps(const Case& c) {
   for (std::uint64_t step = 0; step < c.steps; ++step) {
     LIGHTCC_TRACE(data_type_name(c.dtype)
                   << ", values " << static_cast<int>(c.values) << ", step " << step);
-    const double scale = 0.37;
     const TopkFormat format{.dtype = c.dtype, .fp16 = c.fp16};
     std::vector<Region> shards;
     std::vector<TopkTensor> rows;
@@ -135,14 +134,14 @@ int expect_same_steps(const Case& c) {
                                 .momentum = c.momentum,
                                 .level = SimdLevel::kPlain};
       auto& list = lists.emplace_back(max_list_bytes(size, request.capacity, format));
-      const auto outcome = tensors[i].cpu.compress(shards[i].bytes(), scale, request, list);
+      const auto outcome = tensors[i].cpu.compress(shards[i].bytes(), request, list);
       EXPECT_TRUE(outcome.ok()) << outcome.status().message();
       if (!outcome.ok()) {
         return held;
       }
       list.resize(outcome->bytes);
       is_void = is_void || outcome->non_finite;
-      rows.push_back(tensors[i].gpu.row(first, shards[i].data(), scale, request));
+      rows.push_back(tensors[i].gpu.row(first, shards[i].data(), request));
       first += tensors[i].gpu.tiles();
     }
     const PackedStep packed = run_topk_step(rows, c.dtype, rng);
@@ -252,7 +251,7 @@ TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
       if (step == 1) {
         put(DataType::kFloat32, shard.bytes(), rng.below(9000), bad);
       }
-      const auto rows = std::vector{gpu.row(0, shard.data(), 1.0, request)};
+      const auto rows = std::vector{gpu.row(0, shard.data(), request)};
       const TopkProgress before = gpu.progress();
       const PackedStep packed = run_topk_step(rows, DataType::kFloat32, rng);
       const bool flagged = (packed.lists(rows).front()[5] & std::byte{1}) != std::byte{0};

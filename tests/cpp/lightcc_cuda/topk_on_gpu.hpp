@@ -78,7 +78,7 @@ class TopkOnGpu {
   const TopkProgress& progress() const { return *progress_; }
 
   /// The row of a step. `first`: tiles of the tensors before it.
-  TopkTensor row(u64 first, const u8* shard, double scale, const TopkRequest& request) {
+  TopkTensor row(u64 first, const u8* shard, const TopkRequest& request) {
     const TopkFormat format{.dtype = dtype_, .fp16 = request.fp16};
     offsets_.assign(request.capacity, 0);
     values_ = std::make_unique<Region>(request.capacity * format.value_bytes());
@@ -103,7 +103,6 @@ class TopkOnGpu {
     made.lanes = format.has_scales() ? std::bit_cast<u8*>(lanes_.data()) : nullptr;
     made.k = request.k;
     made.capacity = request.capacity;
-    made.scale = scale;
     made.momentum = request.momentum;
     made.exact = request.exact ? 1 : 0;
     made.dtype = static_cast<u32>(dtype_);

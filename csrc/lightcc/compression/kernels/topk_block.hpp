@@ -1,6 +1,6 @@
 // The one pass of top-k compression over a block, at every SIMD level with the same bits.
 //
-//   u = velocity * momentum + shard * scale   (without momentum: u = shard * scale)
+//   u = velocity * momentum + shard   (without momentum: u = shard)
 //   acc = u + residual
 //   |acc| >= threshold: its offset in the block and acc are appended to the lists, and residual and
 //   velocity become 0.0; otherwise acc and u become the next residual and velocity.

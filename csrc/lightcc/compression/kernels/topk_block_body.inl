@@ -93,7 +93,6 @@ class Pass {
  public:
   LIGHTCC_INLINE explicit Pass(const TopkBlockJob& job)
       : job_(job),
-        scale_(static_cast<Lane>(job.scale)),
         momentum_(static_cast<Lane>(job.momentum)),
         threshold_(Keys{} + static_cast<Key>(job.threshold)) {}
 
@@ -131,7 +130,7 @@ class Pass {
   /// u and acc.
   LIGHTCC_INLINE void accumulate(
       const Byte* shard, const Byte* residual, const Byte* velocity, V& u, V& acc) {
-    u = Type::load(shard) * scale_;
+    u = Type::load(shard);
     if constexpr (HasMomentum) {
       u = load_vector<V>(velocity) * momentum_ + u;
     }
@@ -223,7 +222,6 @@ class Pass {
 
   // A copy: stores to the residual could change the caller's job for all a compiler knows.
   const TopkBlockJob job_;
-  const Lane scale_;
   const Lane momentum_;
   const Keys threshold_;
   Keys bad_{};  ///< Negative in lanes that met a NaN or infinity.

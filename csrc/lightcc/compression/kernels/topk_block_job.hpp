@@ -22,7 +22,6 @@ struct TopkBlockJob {
   std::byte* next_velocity = nullptr;
   std::size_t count = 0;
   DataType dtype = DataType::kFloat32;
-  double scale = 1.0;
   double momentum = 0.0;
   std::uint64_t threshold = 0;  ///< Magnitude, as the bits of a lane without its sign.
   bool stream = false;          ///< Write residual and velocity past the caches.

@@ -37,7 +37,7 @@ class HostKernels final : public CompressionKernels {
         zeros.resize(std::max<std::size_t>(state.numel() * element_size(state.dtype()), 1));
       }
       const std::byte* const shard = step.shard == nullptr ? zeros.data() : step.shard;
-      LIGHTCC_ASSIGN_OR_RETURN(*step.outcome, state.compress(shard, 1.0, step.request, step.list));
+      LIGHTCC_ASSIGN_OR_RETURN(*step.outcome, state.compress(shard, step.request, step.list));
     }
     return std::unique_ptr<Work>();
   }

@@ -75,7 +75,7 @@ HostResidual::HostResidual(DataType dtype, std::size_t numel) : dtype_(dtype), n
   residual_ = detail::LanePair(residual_bytes());
 }
 
-detail::TopkStepJob HostResidual::begin(double scale, double momentum, SimdLevel level) {
+detail::TopkStepJob HostResidual::begin(double momentum, SimdLevel level) {
   had_velocity_ = velocity_.exists();
   next_has_velocity_ = momentum != 0.0;
   if (next_has_velocity_ && !had_velocity_) {
@@ -84,7 +84,6 @@ detail::TopkStepJob HostResidual::begin(double scale, double momentum, SimdLevel
   return {.dtype = dtype_,
           .numel = numel_,
           .step = step_,
-          .scale = scale,
           .momentum = momentum,
           .level = level,
           .residual = &residual_,
@@ -112,7 +111,6 @@ double HostResidual::velocity_at(std::size_t i) const {
 }
 
 Result<TopkOutcome> HostResidual::compress(const std::byte* shard,
-                                           double input_scale,
                                            const TopkRequest& request,
                                            std::span<std::byte> out) {
   if (is_pending()) {
@@ -128,7 +126,7 @@ Result<TopkOutcome> HostResidual::compress(const std::byte* shard,
                       needed,
                       out.size());
   }
-  const detail::TopkStepJob job = begin(input_scale, request.momentum, request.level);
+  const detail::TopkStepJob job = begin(request.momentum, request.level);
   detail::ListWriter writer(out, numel_, request.capacity, format, 0);
   next_forecast_ = forecast_;
   const TopkOutcome outcome = detail::run_topk_step(job, shard, request, next_forecast_, writer);
@@ -137,15 +135,12 @@ Result<TopkOutcome> HostResidual::compress(const std::byte* shard,
   return outcome;
 }
 
-Status HostResidual::flush_into(std::byte* shard,
-                                double input_scale,
-                                double momentum,
-                                SimdLevel level) {
+Status HostResidual::flush_into(std::byte* shard, double momentum, SimdLevel level) {
   if (is_pending()) {
     return pending_error("flushing");
   }
   LIGHTCC_RETURN_IF_ERROR(check_momentum(momentum));
-  const bool finite = detail::run_topk_flush(begin(input_scale, momentum, level), shard);
+  const bool finite = detail::run_topk_flush(begin(momentum, level), shard);
   next_forecast_ = {};  // What is left, if anything, says nothing about the next step.
   pending_ = finite ? Pending::kFinite : Pending::kNonFinite;
   measure(shard);

@@ -1,9 +1,9 @@
 // Error feedback for one tensor's shard: what was not sent yet, and the choice of what is sent now.
 //
-// A step adds the shard to the residual, acc = input_scale * shard + residual, lists the elements
-// of acc that are largest in magnitude and keeps the others as the new residual: sent + residual ==
-// acc, so nothing is ever lost, only late (Stich et al., "Sparsified SGD with Memory", 2018;
-// Karimireddy et al., "Error Feedback Fixes SignSGD", 2019).
+// A step adds the shard to the residual, acc = shard + residual, lists the elements of acc that are
+// largest in magnitude and keeps the others as the new residual: sent + residual == acc, so nothing
+// is ever lost, only late (Stich et al., "Sparsified SGD with Memory", 2018; Karimireddy et al.,
+// "Error Feedback Fixes SignSGD", 2019).
 //
 // In steady state that is one pass over memory: 12 bytes per float32 element. It takes the
 // threshold that the pass before predicted from a sampled histogram of magnitudes. When there is
@@ -17,7 +17,7 @@
 // read.
 //
 // With momentum correction (Lin et al., "Deep Gradient Compression", 2018) a velocity is kept, too:
-//   velocity = momentum * velocity + input_scale * shard;  acc = residual + velocity
+//   velocity = momentum * velocity + shard;  acc = residual + velocity
 // and both are cleared where an element is sent.
 //
 // A step can also send all elements, quantised (quantize.hpp); what rounding takes away is then the
@@ -68,7 +68,6 @@ class HostResidual final : public ShardResidual {
 
   /// Writes the list of this step to `out`, which has at least max_list_bytes(numel, capacity,
   /// {dtype, fp16}) bytes. `shard` has numel elements of `dtype`, any alignment, and is only read.
-  /// The factor multiplies in float32 (float64 for float64).
   ///
   /// The state changes only with commit(); until then, or rollback(), no other step may begin. A
   /// step that is not finite must be rolled back, on every rank (merge_lists() says so to all).
@@ -77,7 +76,6 @@ class HostResidual final : public ShardResidual {
   /// listed unless k == numel. Errors: kInvalidArgument for a request outside the ranges above or
   /// an `out` that is too short; kInternal while a step is pending. Nothing has changed then.
   Result<TopkOutcome> compress(const std::byte* shard,
-                               double input_scale,
                                const TopkRequest& request,
                                std::span<std::byte> out);
 
@@ -85,10 +83,7 @@ class HostResidual final : public ShardResidual {
   /// cleared, or keeps what rounding to float16 or bfloat16 takes away. Same rules as compress():
   /// commit() or rollback() follows. rollback() restores the state, not the shard. If acc is not
   /// finite the shard says so itself. Errors: as compress().
-  Status flush_into(std::byte* shard,
-                    double input_scale = 1.0,
-                    double momentum = 0.0,
-                    SimdLevel level = detect_simd_level());
+  Status flush_into(std::byte* shard, double momentum = 0.0, SimdLevel level = detect_simd_level());
 
   /// For a step in which all elements travel, quantised (quantize.hpp): writes `parts` of the shard
   /// one after another. They are the shard, in order, cut between blocks of 128. Part `own`, if
@@ -145,7 +140,7 @@ class HostResidual final : public ShardResidual {
   std::size_t lane_bytes() const { return dtype_ == DataType::kFloat64 ? 8 : 4; }
   std::size_t residual_bytes() const { return numel_ * lane_bytes(); }
   /// A step on this state. Makes the velocity where one is needed for the first time.
-  detail::TopkStepJob begin(double scale, double momentum, SimdLevel level);
+  detail::TopkStepJob begin(double momentum, SimdLevel level);
   /// All but the elements of `left_out`.
   void measure(const std::byte* shard, const ShardRange& left_out = {});
 

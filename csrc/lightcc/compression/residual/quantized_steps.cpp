@@ -18,8 +18,8 @@ Result<bool> HostResidual::quantize(const std::byte* shard,
     return make_error(ErrorCode::kInternal,
                       "quantising while a step is neither committed nor rolled back");
   }
-  begin(1.0, 0.0, level);  // A step without momentum.
-  next_forecast_ = {};     // Of the next top-k step, if there is one.
+  begin(0.0, level);    // A step without momentum.
+  next_forecast_ = {};  // Of the next top-k step, if there is one.
   const QuantizedFormat format{.dtype = dtype_, .compressor = compressor};
   bool finite = true;
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -29,7 +29,6 @@ template <typename Type>
                        .residual = job.residual->current() + first * sizeof(Lane),
                        .count = std::min(kFlushedElems, job.numel - first),
                        .dtype = job.dtype,
-                       .scale = job.scale,
                        .momentum = job.momentum,
                        .values = sums.data()};
     if (job.velocity != nullptr) {

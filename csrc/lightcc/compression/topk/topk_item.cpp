@@ -52,7 +52,7 @@ Status TopkItem::encode(KernelCalls& calls) {
     } else if (in != result()) {
       std::memcpy(result(), in, to_bytes(shard().size_elems()));
     }
-    return host_residual().flush_into(result(), 1.0, job().spec.momentum);
+    return host_residual().flush_into(result(), job().spec.momentum);
   }
   own_ = make_compressed_buffer(room());
   calls.add(kernels(),

@@ -74,7 +74,6 @@ class Step {
         shard_(shard),
         request_(request),
         writer_(writer),
-        scale_(static_cast<Lane>(job.scale)),
         momentum_(static_cast<Lane>(job.momentum)),
         has_scales_(TopkFormat{job.dtype, request.fp16}.has_scales()),
         kernel_(topk_block_kernel(job.level)),
@@ -165,7 +164,6 @@ class Step {
                        .residual = job_.residual->current() + first * sizeof(Lane),
                        .count = count,
                        .dtype = job_.dtype,
-                       .scale = job_.scale,
                        .momentum = job_.momentum,
                        .offsets = scratch_.offsets.data(),
                        .values = scratch_.values.data()};
@@ -306,11 +304,11 @@ class Step {
 
   /// u.
   Lane step_of(std::size_t element) const {
-    const Lane scaled = Type::decode(load_as<Wire>(shard_ + element * sizeof(Wire))) * scale_;
+    const Lane given = Type::decode(load_as<Wire>(shard_ + element * sizeof(Wire)));
     if (job_.velocity == nullptr) {
-      return scaled;
+      return given;
     }
-    return load_as<Lane>(job_.velocity->current() + element * sizeof(Lane)) * momentum_ + scaled;
+    return load_as<Lane>(job_.velocity->current() + element * sizeof(Lane)) * momentum_ + given;
   }
 
   Lane acc_of(std::size_t element) const {
@@ -335,7 +333,6 @@ class Step {
   const std::byte* shard_;
   const TopkRequest& request_;
   ListWriter& writer_;
-  Lane scale_;
   Lane momentum_;
   bool has_scales_;
   TopkBlockKernel kernel_;

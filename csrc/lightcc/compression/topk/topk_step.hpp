@@ -45,7 +45,6 @@ struct TopkStepJob {
   DataType dtype = DataType::kFloat32;
   std::size_t numel = 0;
   std::uint64_t step = 0;
-  double scale = 1.0;
   double momentum = 0.0;
   SimdLevel level = SimdLevel::kPlain;
   LanePair* residual = nullptr;

@@ -41,9 +41,8 @@ using testing::tensor_of;
 
 /// One exact step of `state` on `shard` must do what the reference does.
 void expect_exact_step(HostResidual& state, const Buffer& shard, std::size_t k, SimdLevel level) {
-  const double scale = 0.75;
-  const std::vector<double> acc = accumulated(state, shard, scale);
-  const StepResult step = compress(state, shard, exactly(k, level), scale);
+  const std::vector<double> acc = accumulated(state, shard);
+  const StepResult step = compress(state, shard, exactly(k, level));
   state.commit();
   ASSERT_EQ(step.outcome.count, k);
   ASSERT_FALSE(step.outcome.non_finite);
@@ -153,7 +152,7 @@ void expect_threshold_steps(DataType dtype, std::size_t numel, std::size_t k, Si
   HostResidual state(dtype, numel);
   for (int step = 0; step < 20; ++step) {
     const Buffer shard = tensor_of(dtype, normal_values(rng, numel));
-    const std::vector<double> acc = accumulated(state, shard, 1.0);
+    const std::vector<double> acc = accumulated(state, shard);
     const TopkRequest request = about(k, numel, level);
     const StepResult result = compress(state, shard, request);
     state.commit();
@@ -288,9 +287,11 @@ TEST(TopkNonFinite, flags_the_list_and_leaves_the_state) {
 }
 
 TEST(TopkNonFinite, an_overflow_of_the_sum_counts) {
-  HostResidual state(DataType::kFloat32, 1);
-  const StepResult step =
-      compress(state, tensor_of(DataType::kFloat32, {3e38}), exactly(1, SimdLevel::kPlain), 2.0);
+  HostResidual state(DataType::kFloat32, 2);
+  const TopkRequest request = exactly(1, SimdLevel::kPlain);
+  compress(state, tensor_of(DataType::kFloat32, {3e38, 3.1e38}), request);
+  state.commit();  // The first element is kept back.
+  const StepResult step = compress(state, tensor_of(DataType::kFloat32, {3e38, 0.0}), request);
   EXPECT_TRUE(step.outcome.non_finite);
 }
 
@@ -335,7 +336,7 @@ TEST(TopkRequests, outside_their_ranges_are_errors_that_change_nothing) {
                                      TopkRequest{.k = 3, .capacity = 11},
                                      TopkRequest{.k = 3, .capacity = 3, .momentum = 1.0},
                                      TopkRequest{.k = 3, .capacity = 3, .momentum = -0.5}}) {
-    const auto outcome = state.compress(shard.data(), 1.0, request, out);
+    const auto outcome = state.compress(shard.data(), request, out);
     ASSERT_FALSE(outcome.ok());
     EXPECT_EQ(outcome.status().code(), ErrorCode::kInvalidArgument);
     EXPECT_FALSE(state.is_pending());
@@ -346,7 +347,7 @@ TEST(TopkRequests, a_short_output_is_an_error_that_says_what_it_takes) {
   HostResidual state(DataType::kFloat32, 10);
   const Buffer shard = tensor_of(DataType::kFloat32, std::vector<double>(10, 1.0));
   Buffer out(max_list_bytes(10, 3, {}) - 1);
-  const auto outcome = state.compress(shard.data(), 1.0, {.k = 3, .capacity = 3}, out);
+  const auto outcome = state.compress(shard.data(), {.k = 3, .capacity = 3}, out);
   ASSERT_FALSE(outcome.ok());
   EXPECT_NE(outcome.status().message().find(std::to_string(out.size() + 1)), std::string::npos);
 }
@@ -357,7 +358,7 @@ TEST(TopkRequests, no_second_step_begins_while_one_is_pending) {
   compress(state, shard, exactly(1, SimdLevel::kPlain));
   Buffer out(1000);
   Bytes bytes;
-  EXPECT_FALSE(state.compress(shard.data(), 1.0, {.k = 1, .capacity = 1}, out).ok());
+  EXPECT_FALSE(state.compress(shard.data(), {.k = 1, .capacity = 1}, out).ok());
   EXPECT_FALSE(state.flush_into(shard.data()).ok());
   EXPECT_FALSE(state.scale(2.0).ok());
   EXPECT_FALSE(state.save(bytes).ok());
@@ -383,7 +384,7 @@ TEST(TopkFp16, keeps_what_rounding_takes_away) {
         request.fp16 = true;
         for (int step = 0; step < 4; ++step) {
           const Buffer shard = tensor_of(dtype, normal_values(rng, numel, size));
-          const std::vector<double> acc = accumulated(state, shard, 1.0);
+          const std::vector<double> acc = accumulated(state, shard);
           const StepResult result = compress(state, shard, request);
           state.commit();
           const auto sent = entries_of(parsed(result.list, numel, {.dtype = dtype, .fp16 = true}));
@@ -408,7 +409,7 @@ TEST(TopkFp16, one_block_may_hold_very_large_and_very_small_values) {
   for (const SimdLevel level : levels()) {
     HostResidual state(DataType::kFloat32, 100);
     const Buffer shard = tensor_of(DataType::kFloat32, values);
-    const std::vector<double> acc = accumulated(state, shard, 1.0);
+    const std::vector<double> acc = accumulated(state, shard);
     TopkRequest request = exactly(100, level);
     request.fp16 = true;
     const StepResult result = compress(state, shard, request);
@@ -434,11 +435,13 @@ TEST(TopkFp16, the_largest_float_saturates_and_the_rest_stays) {
 }
 
 TEST(TopkNarrow, sums_beyond_float16_saturate_and_the_rest_stays) {
-  HostResidual state(DataType::kFloat16, 1);
-  const Buffer shard = tensor_of(DataType::kFloat16, {60000.0});
-  const StepResult result = compress(state, shard, exactly(1, detect_simd_level()), 2.0);
+  HostResidual state(DataType::kFloat16, 2);
+  const TopkRequest request = exactly(1, detect_simd_level());
+  compress(state, tensor_of(DataType::kFloat16, {60000.0, 61000.0}), request);
   state.commit();
-  const auto sent = entries_of(parsed(result.list, 1, {.dtype = DataType::kFloat16}));
+  const StepResult result = compress(state, tensor_of(DataType::kFloat16, {60000.0, 0.0}), request);
+  state.commit();
+  const auto sent = entries_of(parsed(result.list, 2, {.dtype = DataType::kFloat16}));
   EXPECT_EQ(sent[0].value, 65504.0);
   EXPECT_EQ(state.residual_at(0), 120000.0 - 65504.0);
 }
@@ -461,7 +464,7 @@ TEST(TopkLevels, have_the_same_lists_states_and_thresholds) {
             for (double& value : values) {
               value = rng.unit() * rng.unit() - 0.2;
             }
-            results.push_back(compress(state, tensor_of(dtype, values), request, 0.3).list);
+            results.push_back(compress(state, tensor_of(dtype, values), request).list);
             state.commit();
             results.push_back(saved(state));
           }

@@ -57,7 +57,7 @@ Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum,
   const TopkRequest request{.k = 3, .capacity = 3, .exact = true, .momentum = momentum};
   for (int step = 0; step < steps; ++step) {
     const auto bytes = std::as_bytes(std::span(shard));
-    EXPECT_TRUE((*entry)->state->on_host()->compress(bytes.data(), 1.0, request, list).ok());
+    EXPECT_TRUE((*entry)->state->on_host()->compress(bytes.data(), request, list).ok());
     (*entry)->state->commit();
   }
   (*entry)->steps = static_cast<std::uint64_t>(steps);

@@ -56,7 +56,7 @@ void fill(ResidualStore& store,
   std::vector<std::byte> list(4096);
   const TopkRequest request{.k = 1, .capacity = 1, .exact = true};
   const auto bytes = std::as_bytes(std::span(shard));
-  ASSERT_TRUE(state.compress(bytes.data(), 1.0, request, list).ok());
+  ASSERT_TRUE(state.compress(bytes.data(), request, list).ok());
   state.commit();
   (*entry)->steps = 1;
 }

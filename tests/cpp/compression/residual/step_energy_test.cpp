@@ -70,8 +70,7 @@ TEST(StepEnergy, a_state_has_that_of_each_kind_of_step) {
   const std::vector<float> shard{3.0F, 1.0F, 1.0F, 1.0F};
   HostResidual state(DataType::kFloat32, shard.size());
   std::array<std::byte, 4096> list{};
-  ASSERT_TRUE(
-      state.compress(bytes_of(shard), 1.0, {.k = 1, .capacity = 1, .exact = true}, list).ok());
+  ASSERT_TRUE(state.compress(bytes_of(shard), {.k = 1, .capacity = 1, .exact = true}, list).ok());
   EXPECT_EQ(state.energy().input, 12.0);
   EXPECT_EQ(state.energy().kept, 3.0);
   state.commit();

@@ -48,11 +48,10 @@ TEST(TopkMomentum, follows_the_definition_and_clears_what_is_sent) {
         const Buffer shard = tensor_of(dtype, normal_values(rng, numel));
         std::vector<double> acc(numel);
         for (std::size_t i = 0; i < numel; ++i) {
-          const double scaled = multiply_add(dtype, get(dtype, shard.data(), i), 0.5, 0.0);
-          u[i] = multiply_add(dtype, u[i], request.momentum, scaled);
+          u[i] = multiply_add(dtype, u[i], request.momentum, get(dtype, shard.data(), i));
           acc[i] = multiply_add(dtype, 1.0, u[i], state.residual_at(i));
         }
-        const StepResult result = compress(state, shard, request, 0.5);
+        const StepResult result = compress(state, shard, request);
         state.commit();
         ASSERT_TRUE(state.has_velocity());
         const auto sent = entries_of(parsed(result.list, numel, {.dtype = dtype}));
@@ -88,14 +87,14 @@ TEST(TopkFlush, adds_the_residual_and_clears_it) {
       compress(state, tensor_of(dtype, normal_values(rng, numel)), exactly(90, level));
       state.commit();
       Buffer shard = tensor_of(dtype, normal_values(rng, numel));
-      const std::vector<double> acc = accumulated(state, shard, 0.5);
+      const std::vector<double> acc = accumulated(state, shard);
       const Buffer before = saved(state);
-      ASSERT_TRUE(state.flush_into(shard.data(), 0.5, 0.0, level).ok());
+      ASSERT_TRUE(state.flush_into(shard.data(), 0.0, level).ok());
       state.rollback();
       ASSERT_EQ(saved(state), before);
       shard = tensor_of(dtype, normal_values(rng, numel));
-      const std::vector<double> acc2 = accumulated(state, shard, 0.5);
-      ASSERT_TRUE(state.flush_into(shard.data(), 0.5, 0.0, level).ok());
+      const std::vector<double> acc2 = accumulated(state, shard);
+      ASSERT_TRUE(state.flush_into(shard.data(), 0.0, level).ok());
       state.commit();
       for (std::size_t i = 0; i < numel; ++i) {
         ASSERT_EQ(get(dtype, shard.data(), i), rounded(dtype, acc2[i]));
@@ -127,7 +126,7 @@ TEST(TopkFlush, sends_residual_and_velocity_with_momentum) {
   compress(state, tensor_of(DataType::kFloat32, {8.0, 4.0}), request);
   state.commit();
   Buffer shard = tensor_of(DataType::kFloat32, {1.0, 1.0});
-  ASSERT_TRUE(state.flush_into(shard.data(), 1.0, 0.5).ok());
+  ASSERT_TRUE(state.flush_into(shard.data(), 0.5).ok());
   state.commit();
   EXPECT_EQ(get(DataType::kFloat32, shard.data(), 0), 1.0);
   EXPECT_EQ(get(DataType::kFloat32, shard.data(), 1), 4.0 + (0.5 * 4.0 + 1.0));
