@@ -7,17 +7,16 @@ found something. 2: a wrong flag.
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc import harp
 from lightcc.harp.setup.check import check
 from lightcc.harp.setup.datapaths import DATAPATHS
 from lightcc.harp.setup.machine import look
-from lightcc.harp.setup.plan import make_plan, parse_cores
-from lightcc.harp.setup.request import Request
+from lightcc.harp.setup.plan import Request, make_plan
 from lightcc.harp.setup.state import (
     State,
     StateFile,
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 
 SUCCESS = "Set up HARP successfully"
 _STATE = "/var/lib/harp/setup.json"
-_MODES = ("inline", "adaptive", "thread")
 _MAX_ENGINES = 64
-_MAX_CORE = 1023
 
 
 def main(argv: Sequence[str] | None = None, system: System | None = None) -> int:
@@ -65,25 +62,24 @@ def main(argv: Sequence[str] | None = None, system: System | None = None) -> int
 
 def _set_up(system: System, file: StateFile, args: argparse.Namespace) -> int:
     request = _request(args)
+    earlier = file.load()
     if args.dry_run:
-        _announce(file.load(), system)
-        plan = _plan(system, request, args)
-        _show(plan, "It would:")
+        if earlier is not None and earlier.boot == boot_id(system):
+            _say("This machine is set up already, and would have to be undone first.")
+        _show(_plan(system, request), "It would:")
         _say("Nothing was changed (--dry-run).")
         return 0
-    with file.locked():
-        earlier = file.load()
-        if earlier is not None and _is_in_place(earlier, request, system):
-            _say(f"Nothing to do: {file.path} says so, and the machine agrees.", SUCCESS)
-            return 0
-        plan = _plan(system, request, args)
-        if not args.yes:
-            _show(plan, "It is going to:")
-            _ask()
-        if earlier is not None:  # Before this boot: only its files are left.
-            _say(*undo(system, file, earlier))
-        state = State(request, boot_id(system))
-        apply(system, file, state, list(plan.changes), lambda text: _say(f"  {text}"))
+    if earlier is not None and _is_in_place(earlier, request, system):
+        _say(f"Nothing to do: {file.path} says so, and the machine agrees.", SUCCESS)
+        return 0
+    plan = _plan(system, request)
+    if not args.yes:
+        _show(plan, "It is going to:")
+        _ask()
+    if earlier is not None:  # Before this boot: only its files are left.
+        _say(*undo(system, file, earlier))
+    state = State(asdict(request), boot_id(system))
+    apply(system, file, state, list(plan.changes), lambda text: _say(f"  {text}"))
     _say(SUCCESS)
     return 0
 
@@ -118,10 +114,10 @@ def _ask() -> None:
         raise SetupError(msg)
 
 
-def _plan(system: System, request: Request, args: argparse.Namespace) -> Plan:
+def _plan(system: System, request: Request) -> Plan:
     machine = look(system)
     _report(machine)
-    plan = make_plan(system, machine, request, _dpdk_library(args))
+    plan = make_plan(system, machine, request)
     _say(f"Datapath {request.datapath} for {', '.join(nic.name for nic in plan.nics)}.")
     _say(*(f"  GPU {gpu.pci} goes with {nic.name}" for gpu, nic in plan.pairs))
     _say(*(f"  Note: {note}" for note in plan.notes))
@@ -140,16 +136,11 @@ def _is_in_place(earlier: State, request: Request, system: System) -> bool:
     if earlier.boot != boot_id(system):
         return False
     differences = [text for change in earlier.changes if (text := change.difference(system))]
-    if earlier.request == request and not differences:
+    if earlier.request == asdict(request) and not differences:
         return True
     why = "; ".join(differences) or "with other flags"
     msg = f"this machine is set up already, {why}: harp-setup --undo first"
     raise SetupError(msg)
-
-
-def _announce(earlier: State | None, system: System) -> None:
-    if earlier is not None and earlier.boot == boot_id(system):
-        _say("This machine is set up already, and would have to be undone first.")
 
 
 def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
@@ -159,13 +150,12 @@ def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
         _say("It would:", *(f"  {change.undoing()}" for change in changes))
         _say("Nothing was changed (--dry-run).")
         return 0
-    with file.locked():
-        state = file.load()
-        if state is None:
-            _say(f"Nothing to undo: {file.path} is not there.")
-            return 0
-        notes = undo(system, file, state, lambda text: _say(f"  {text}"))
-        _say(*(f"  Note: {note}" for note in notes))
+    state = file.load()
+    if state is None:
+        _say(f"Nothing to undo: {file.path} is not there.")
+        return 0
+    notes = undo(system, file, state, lambda text: _say(f"  {text}"))
+    _say(*(f"  Note: {note}" for note in notes))
     if state.changes:
         msg = f"{len(state.changes)} change(s) are not undone: --undo tries again"
         raise SetupError(msg)
@@ -176,7 +166,7 @@ def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
 def _check(system: System, file: StateFile, args: argparse.Namespace) -> int:
     machine = look(system)
     _report(machine)
-    findings = check(system, machine, args.profile, file.load(), _dpdk_library(args))
+    findings = check(system, machine, args.profile, file.load())
     _say(*(f"{'  ok ' if found.is_good else '  !! '} {found.text}" for found in findings))
     problems = sum(not found.is_good for found in findings)
     _say(f"{problems} problem{'' if problems == 1 else 's'}")
@@ -195,23 +185,13 @@ def _say(*lines: str) -> None:
     sys.stdout.flush()
 
 
-def _dpdk_library(args: argparse.Namespace) -> Path:
-    """Returns where the plugin looks for its DPDK part."""
-    wanted = args.dpdk_library or os.environ.get("HARP_DPDK_LIBRARY")
-    return Path(wanted or Path(harp.__file__).resolve().parent / "plugin/libharp-dpdk.so")
-
-
 def _request(args: argparse.Namespace) -> Request:
     return Request(
         datapath=args.datapath,
-        interfaces=tuple(args.interfaces),
+        interfaces=args.interfaces,
         engines=args.engines,
-        mode=args.mode,
-        cores=tuple(args.cores),
-        queues=args.queues,
         huge_pages_gib=args.huge_pages,
-        dpdk_library=args.dpdk_library or os.environ.get("HARP_DPDK_LIBRARY", ""),
-        unsafe_no_iommu=args.unsafe_no_iommu,
+        settings=dict(args.set),
         profile=args.profile,
     )
 
@@ -234,20 +214,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--datapath", choices=DATAPATHS, default="udp", help="how packets travel (default: udp)")
     add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs, in place of a choice")
     add("--engines", type=_number(1, _MAX_ENGINES), default=1, help="stacks for each NIC")
-    add("--mode", choices=_MODES, default="inline", help="who drives them (default: inline)")
-    add("--cores", type=_cores, default=[], metavar="2-4", help="cores of adaptive and thread mode")
-    add("--queues", type=_number(1, 1024), default=0, help="queues of each NIC, for af_xdp")
     add(
         "--huge-pages",
         type=_number(0, 1 << 20),
         metavar="GIB",
         help="memory in huge pages (default: 5 for each GPU and 10, for dpdk)",
     )
-    add("--dpdk-library", type=_absolute, metavar="FILE", help="libharp-dpdk.so")
     add(
-        "--unsafe-no-iommu",
-        action="store_true",
-        help="dpdk where nothing keeps the NIC from writing anywhere in memory",
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="HARP_NAME=VALUE",
+        help="a line of the profile, such as HARP_MODE=thread; may come again",
     )
     add("--profile", type=_absolute, default="/etc/harp/profile.conf", metavar="FILE")
     add("--state", type=_absolute, default=_STATE, metavar="FILE", help="what is to be undone")
@@ -273,15 +252,12 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _cores(text: str) -> list[int]:
-    try:
-        cores = parse_cores(text)
-    except ValueError:
-        cores = []
-    if not cores or max(cores) > _MAX_CORE:
-        msg = f"'{text}': expected numbers of cores, such as 2,3 or 4-7"
+def _setting(text: str) -> tuple[str, str]:
+    match = re.fullmatch(r"(HARP_[A-Z0-9_]+)=(.*)", text)
+    if match is None:
+        msg = f"'{text}': expected HARP_NAME=VALUE"
         raise argparse.ArgumentTypeError(msg)
-    return cores
+    return match[1], match[2]
 
 
 def _absolute(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a machine has that matters to HARP: NICs and GPUs, from sysfs, and the memory they share.
+"""What a machine has that matters to HARP: NICs and GPUs, from sysfs.
 
 No tool of a vendor is asked: a GPU is a display controller of NVIDIA's on a PCI bus, its place is
 where sysfs has it.
@@ -25,7 +25,6 @@ _DISPLAY = "0x03"
 _ETHERNET, _LOOPBACK = 1, 772
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROUTE_UP, _ROUTE_GATEWAY = 0x1, 0x2
-_ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
@@ -59,16 +58,13 @@ class Nic:
     kind: int  # ARPHRD_*: 1 is Ethernet.
     locality: Locality
     device: str  # "1af4:1000", "" where it is on no PCI bus.
-    driver: str  # The interface's driver, such as virtio_net.
-    pci_driver: str  # The PCI device's, such as virtio-pci; often the same.
+    driver: str  # The PCI device's, such as virtio-pci.
     queues: int
     mtu_bytes: int
-    speed_mbps: int  # 0: unknown.
     mac: str
     address: str  # "10.0.0.1/24", IPv6 without a prefix; "" where it is down or has none.
     gateway: str  # IPv4, of its widest route; "" where there is none.
     has_default_route: bool
-    connections: tuple[str, ...]  # TCP connections to its addresses, "10.0.0.1:22".
     uppers: tuple[str, ...]  # Bonds, bridges and VLANs on top of it.
 
     @property
@@ -76,16 +72,10 @@ class Nic:
         """Its PCI address, "" where it is on no PCI bus."""
         return self.locality.pci
 
-    @property
-    def is_ipv4(self) -> bool:
-        """Whether it is up with an IPv4 address."""
-        return "/" in self.address
-
     def __str__(self) -> str:
         """Returns its line in the report."""
         words = [self.pci or "no PCI device", self.device, self.driver, f"{self.queues} queue(s)"]
         words += [f"MTU {self.mtu_bytes}", self.mac, self.address or "no address"]
-        words += [f"{self.speed_mbps} Mb/s"] if self.speed_mbps else []
         words += [f"node {self.locality.node}"] if self.locality.node >= 0 else []
         words += ["default route"] if self.has_default_route else []
         return f"{self.name}: " + ", ".join(word for word in words if word)
@@ -98,7 +88,6 @@ class Machine:
     nics: tuple[Nic, ...]  # Without loopback, by PCI address.
     gpus: tuple[Gpu, ...]  # By PCI address, as CUDA numbers them with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     kernel: tuple[int, int]
-    available_bytes: int
 
 
 def look(system: System) -> Machine:
@@ -106,9 +95,8 @@ def look(system: System) -> Machine:
     routes = list(_routes(system))
     addresses = system.addresses()
     names = [path.name for path in sorted(system.path(NET).glob("*")) if (path / "mtu").exists()]
-    connections = list(_connections(system))
     nics = [
-        _nic(system, name, addresses.get(name, ""), routes, connections)
+        _nic(system, name, addresses.get(name, ""), routes)
         for name in names
         if system.number(f"{NET}/{name}/type", _ETHERNET) != _LOOPBACK
     ]
@@ -116,7 +104,6 @@ def look(system: System) -> Machine:
         nics=tuple(sorted(nics, key=lambda nic: (not nic.pci, nic.pci, nic.name))),
         gpus=tuple(_gpus(system)),
         kernel=_kernel(system),
-        available_bytes=_available_bytes(system),
     )
 
 
@@ -131,39 +118,28 @@ def locality_of(system: System, link: str) -> Locality:
     return Locality(parts, system.number(f"{PCI}/{parts[-1]}/numa_node", -1))
 
 
-def driver_of(system: System, device: str) -> str:
-    """Returns the driver of a device in sysfs, "" where it has none."""
-    link = system.path(f"{device}/driver")
-    return link.resolve().name if link.exists() else ""
+def driver_of(system: System, pci: str) -> str:
+    """Returns the driver of a PCI device, "" where it has none."""
+    link = system.path(f"{PCI}/{pci}/driver")
+    return link.resolve().name if pci and link.exists() else ""
 
 
-def _nic(
-    system: System,
-    name: str,
-    address: str,
-    routes: list[tuple[str, str, bool]],
-    connections: list[tuple[str, int]],
-) -> Nic:
+def _nic(system: System, name: str, address: str, routes: list[tuple[str, str, bool]]) -> Nic:
     base = f"{NET}/{name}"
     locality = locality_of(system, f"{base}/device")
-    own = [address] if address else []
-    own += [found for found, owner in _ipv6_addresses(system) if owner == name]
     mine = [route for route in routes if route[0] == name]
     return Nic(
         name=name,
         kind=system.number(f"{base}/type", _ETHERNET),
         locality=locality,
         device=_ids(system, locality.pci),
-        driver=driver_of(system, f"{base}/device"),
-        pci_driver=driver_of(system, f"{PCI}/{locality.pci}") if locality.pci else "",
+        driver=driver_of(system, locality.pci),
         queues=max(1, len(list(system.path(f"{base}/queues").glob("rx-*")))),
         mtu_bytes=system.number(f"{base}/mtu", 1500),
-        speed_mbps=max(0, system.number(f"{base}/speed", 0)),
         mac=system.read(f"{base}/address"),
         address=_with_prefix(system, name, address),
         gateway=next((gateway for _, gateway, _ in mine if gateway), ""),
         has_default_route=any(is_default for _, _, is_default in mine),
-        connections=tuple(f"{ip}:{port}" for ip, port in connections if ip in own),
         uppers=tuple(path.name[6:] for path in sorted(system.path(base).glob("upper_*"))),
     )
 
@@ -207,39 +183,10 @@ def _routes(system: System) -> Iterator[tuple[str, str, bool]]:
             yield words[9], "", True
 
 
-def _connections(system: System) -> Iterator[tuple[str, int]]:
-    """Yields the own ends of established TCP connections."""
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in system.read(path).splitlines()[1:]:
-            words = line.split()
-            if words[3] == _ESTABLISHED:
-                digits, _, port = words[1].partition(":")
-                yield _hex_address(digits), int(port, 16)
-
-
-def _ipv6_addresses(system: System) -> Iterator[tuple[str, str]]:
-    for line in system.read("/proc/net/if_inet6").splitlines():
-        words = line.split()
-        yield str(ipaddress.IPv6Address(int(words[0], 16))), words[5]
-
-
 def _ipv4(digits: str) -> str:
     return socket.inet_ntoa(struct.pack("=I", int(digits, 16)))
-
-
-def _hex_address(digits: str) -> str:
-    """Decodes an address of /proc/net/tcp: words of 32 bits in the machine's order."""
-    raw = b"".join(struct.pack("=I", int(digits[i : i + 8], 16)) for i in range(0, len(digits), 8))
-    address = ipaddress.ip_address(raw)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
 
 
 def _kernel(system: System) -> tuple[int, int]:
     numbers = re.match(r"(\d+)\.(\d+)", system.read("/proc/sys/kernel/osrelease"))
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-
-
-def _available_bytes(system: System) -> int:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", system.read("/proc/meminfo"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0

@@ -1,40 +1,31 @@
 """What harp-setup has changed on this machine, in a file that --undo reads.
 
 Each change is written down before it is done, so nothing that happened is ever missing from the
-file; see `changes`. Most changes end with the next boot, which the file therefore names.
+file; see `changes`. All but the profile ends with the next boot, so the file names this one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightcc.harp.setup.changes import HugePages, Queues, Setting, WriteProfile
-from lightcc.harp.setup.drivers import Module, TakeNic
-from lightcc.harp.setup.request import Request
+from lightcc.harp.setup.changes import PROFILE, Change
 from lightcc.harp.setup.system import SetupError, described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from lightcc.harp.setup.changes import Change
     from lightcc.harp.setup.system import System
 
-_VERSION = 1
-_KINDS: dict[str, type[Setting | HugePages | Queues | Module | TakeNic | WriteProfile]] = {
-    kind.kind: kind for kind in (Setting, HugePages, Queues, Module, TakeNic, WriteProfile)
-}
+_VERSION = 2
 
 
 @dataclass
 class State:
     """One run of harp-setup, whole or not."""
 
-    request: Request
+    request: dict[str, Any]  # The flags that decide what is done.
     boot: str
     is_finished: bool = False
     changes: list[Change] = field(default_factory=list)
@@ -54,52 +45,26 @@ class StateFile:
         Raises:
             SetupError: It is not a state of harp-setup's.
         """
-        location = self._system.path(self.path)
-        if not location.exists():
+        text = self._system.text(self.path)
+        if text is None:
             return None
         try:
-            return _state_from(json.loads(location.read_text(encoding="utf-8")))
+            return _state_from(json.loads(text))
         except (ValueError, KeyError, TypeError) as error:
             msg = f"{self.path} is no state of this harp-setup: {error!r}"
             raise SetupError(msg) from None
 
     def save(self, state: State) -> None:
         """Writes the file so that it is whole at any time."""
-        value = {
-            "version": _VERSION,
-            "boot": state.boot,
-            "finished": state.is_finished,
-            "request": asdict(state.request),
-            "changes": [{"kind": one.kind, **asdict(one)} for one in state.changes],
-        }
+        value = {"version": _VERSION, **asdict(state)}
         self._system.replace(self.path, json.dumps(value, indent=1) + "\n")
 
     def remove(self) -> None:
-        """Forgets the run."""
-        self._system.path(self.path).unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps other runs out while the block runs.
-
-        Raises:
-            SetupError: Another run is under way.
-        """
-        folder = self._system.path(self.path).parent
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            msg = "another harp-setup is running"
-            raise SetupError(msg) from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # Not empty: there is a state.
-                folder.rmdir()
-            os.close(descriptor)
+        """Forgets the run, and removes the file's folder where it is empty then."""
+        location = self._system.path(self.path)
+        location.unlink(missing_ok=True)
+        if location.parent.exists() and not any(location.parent.iterdir()):
+            location.parent.rmdir()
 
 
 def boot_id(system: System) -> str:
@@ -137,12 +102,9 @@ def apply(
 
 
 def to_undo(system: System, state: State) -> list[Change]:
-    """Returns the changes that an undo takes back, in its order: the last one first.
-
-    Most changes end with the boot in which they were made.
-    """
+    """Returns the changes that an undo takes back, in its order: the last one first."""
     is_later = state.boot != boot_id(system)
-    return [one for one in reversed(state.changes) if one.survives_a_boot or not is_later]
+    return [one for one in reversed(state.changes) if one.kind == PROFILE or not is_later]
 
 
 def undo(
@@ -183,16 +145,5 @@ def _state_from(value: Any) -> State:
     if value["version"] != _VERSION:
         msg = f"version {value['version']}, not {_VERSION}"
         raise ValueError(msg)
-    request = dict(value["request"])
-    lists = {name: tuple(request[name]) for name in ("interfaces", "cores")}
-    changes = [_change_from(change) for change in value["changes"]]
-    return State(Request(**(request | lists)), value["boot"], value["finished"], changes)
-
-
-def _change_from(value: Any) -> Change:
-    kind = _KINDS[value["kind"]]
-    known = {key: part for key, part in value.items() if key != "kind"}
-    if set(known) != {one.name for one in fields(kind)}:
-        msg = f"not the fields of a change of kind '{kind.kind}'"
-        raise ValueError(msg)
-    return kind(**known)
+    changes = [Change(**change) for change in value["changes"]]
+    return State(value["request"], value["boot"], value["is_finished"], changes)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import ipaddress
 import os
 import shlex
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,11 +23,9 @@ from lightcc import _addresses
 # What sudo searches has no program of a virtual environment.
 ROOT_LINE = f"sudo {shlex.quote(sys.executable)} -m lightcc.harp.setup"
 
-_SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
-_SIOCSIFADDR, _SIOCGIFNETMASK, _SIOCSIFNETMASK, _SIOCSIFMTU = 0x8916, 0x891B, 0x891C, 0x8922
-_SIOCETHTOOL = 0x8946
+_NEEDS_ROOT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_SIOCGIFNETMASK, _SIOCETHTOOL = 0x891B, 0x8946
 _GET_CHANNELS, _SET_CHANNELS = 0x3C, 0x3D
-_IFF_UP = 0x1
 
 
 class SetupError(Exception):
@@ -128,15 +124,6 @@ class System:
         reply = self._ioctl(_SIOCGIFNETMASK, _request(interface))
         return socket.inet_ntoa(reply[20:24])
 
-    def configure(self, interface: str, address: str, mtu_bytes: int) -> None:
-        """Brings an interface up with an IPv4 address, "10.0.0.1/24"."""
-        wanted = ipaddress.IPv4Interface(address)
-        self._ioctl(_SIOCSIFMTU, _request(interface, struct.pack("i", mtu_bytes)))
-        self._ioctl(_SIOCSIFADDR, _request(interface, _sockaddr(wanted.ip)))
-        self._ioctl(_SIOCSIFNETMASK, _request(interface, _sockaddr(wanted.netmask)))
-        flags = struct.unpack_from("H", self._ioctl(_SIOCGIFFLAGS, _request(interface)), 16)[0]
-        self._ioctl(_SIOCSIFFLAGS, _request(interface, struct.pack("H", flags | _IFF_UP)))
-
     def channels(self, interface: str) -> Channels | None:
         """Returns the interface's queues, or None where its driver does not tell."""
         try:
@@ -159,39 +146,13 @@ class System:
         self._ioctl(_SIOCETHTOOL, _request(interface, pointer))
         return list(words)[1:]
 
-    # -- Drivers --------------------------------------------------------------------------------
-
-    def load_module(self, name: str) -> None:
-        """Loads a module of the kernel.
-
-        Raises:
-            SetupError: It could not be loaded.
-        """
-        try:
-            subprocess.run(["modprobe", name], check=True, capture_output=True, text=True)  # noqa: S603,S607
-        except FileNotFoundError:
-            msg = f"modprobe, to load {name}, is not installed"
-            raise SetupError(msg) from None
-        except subprocess.CalledProcessError as error:
-            msg = f"the kernel module {name} cannot be loaded: {error.stderr.strip()}"
-            raise SetupError(msg) from None
-
-
-def no_permission(error: OSError) -> bool:
-    """Returns whether root could have done it."""
-    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-
 
 def described(error: OSError) -> str:
     """Returns an error of the system for people."""
     where = f"{error.filename}: " if error.filename else ""
-    hint = f" (this needs root: {ROOT_LINE})" if no_permission(error) else ""
+    hint = f" (this needs root: {ROOT_LINE})" if error.errno in _NEEDS_ROOT else ""
     return f"{where}{error.strerror or error}{hint}"
 
 
 def _request(interface: str, value: bytes = b"") -> bytes:
     return struct.pack("16s24s", interface.encode()[:15], value)
-
-
-def _sockaddr(address: ipaddress.IPv4Address) -> bytes:
-    return struct.pack("HH4s8x", socket.AF_INET, 0, address.packed)

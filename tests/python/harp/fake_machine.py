@@ -8,12 +8,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from lightcc.harp.setup.machine import NET, PCI
-from lightcc.harp.setup.system import Channels, SetupError, System
+from lightcc.harp.setup.system import Channels, System
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GIB = 1 << 30
 DRIVERS = "/sys/bus/pci/drivers"
 HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -27,24 +26,19 @@ def words(address: str) -> str:
 class FakeMachine(System):
     """Answers as a kernel would; `grants` huge pages of 2 MiB on the whole."""
 
-    def __init__(self, root: Path, *, memory_bytes: int = 64 * GIB, grants: int = 1 << 30) -> None:
+    def __init__(self, root: Path, *, grants: int = 1 << 30) -> None:
         super().__init__(str(root))
         self.grants = grants
-        self.takes_vfio = True
         self.ipv4: dict[str, str] = {}
         self.queues: dict[str, Channels] = {}
-        self.native: dict[str, tuple[str, str, Path]] = {}  # By PCI address.
         self.routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n"
         self.file("/proc/sys/kernel/osrelease", "6.8.0-45-generic")
         self.file(BOOT, "first-boot")
-        self.file("/proc/meminfo", f"MemTotal: 1 kB\nMemAvailable:   {memory_bytes >> 10} kB")
         self.file("/proc/net/route", self.routes)
         self.file("/proc/self/status", "Name:\tx\nCapBnd:\t000001ffffffffff")
         for limit in ("rmem_max", "wmem_max"):
             self.file(f"/proc/sys/net/core/{limit}", "212992")
         self.file(HUGE, "0")
-        self.file("/sys/bus/pci/drivers_probe", "")
-        self.file("/sys/devices/system/cpu/online", "0-7")
         self.path(NET).mkdir(parents=True)
         (self.path(NET) / "bonding_masters").touch()
         self.nic("lo", "virtual", address="127.0.0.1/8", kind=772)
@@ -66,7 +60,6 @@ class FakeMachine(System):
             "device": f"0x{device}",
             "class": kind,
             "numa_node": str(node),
-            "driver_override": "(null)",
         }.items():
             self.file(f"{base}/{name}", text)
         self.link(f"{PCI}/{pci}", base)
@@ -77,6 +70,10 @@ class FakeMachine(System):
         location.parent.mkdir(parents=True, exist_ok=True)
         location.unlink(missing_ok=True)
         location.symlink_to(self.path(target))
+
+    def bind(self, pci: str, driver: str) -> None:
+        self.path(f"{DRIVERS}/{driver}").mkdir(parents=True, exist_ok=True)
+        self.link(f"{PCI}/{pci}/driver", f"{DRIVERS}/{driver}")
 
     def gpu(self, way: str, node: int = -1) -> None:
         self.device(way, "10de:1db5", "0x030200", node)
@@ -93,12 +90,11 @@ class FakeMachine(System):
         queues: int = 4,
         mtu: int = 1500,
         node: int = -1,
-        group: str = "",
         kind: int = 1,
     ) -> None:
         """A NIC; `way` is "virtual" for one that is on no bus."""
         base = f"/sys/devices/{way}/net/{name}"
-        for file, text in {"mtu": str(mtu), "type": str(kind), "speed": "-1"}.items():
+        for file, text in {"mtu": str(mtu), "type": str(kind)}.items():
             self.file(f"{base}/{file}", text)
         self.file(f"{base}/address", "02:00:00:00:00:01")
         for queue in range(queues):
@@ -106,15 +102,11 @@ class FakeMachine(System):
         if way != "virtual":
             pci = self.device(way, "1af4:1000", "0x020000", node)
             self.link(f"{base}/device", f"/sys/devices/{way}")
-            self.native[pci] = (name, driver, self.path(base))
-            self._bind(pci, driver)
-            if group:
-                self.link(f"/sys/kernel/iommu_groups/{group}/devices/{pci}", f"{PCI}/{pci}")
-                self.link(f"{PCI}/{pci}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
+            self.bind(pci, driver)
             self.queues[name] = Channels(0, 0, 0, 8, 0, 0, 0, queues)
         self.link(f"{NET}/{name}", base)
         if address:
-            self._address(name, address)
+            self.ipv4[name] = address
         if is_default or gateway:
             mask = "00000000" if is_default else words("255.0.0.0")
             target = "00000000" if is_default else words("10.0.0.0")
@@ -123,15 +115,6 @@ class FakeMachine(System):
                 f"{name}\t{target}\t{words(gateway or '0.0.0.0')}\t{flags}\t0\t0\t0\t{mask}\n"
             )
             self.file("/proc/net/route", self.routes)
-
-    def _address(self, name: str, address: str) -> None:
-        self.ipv4[name] = address
-
-    def connection(self, address: str, port: int) -> None:
-        """Somebody is logged in."""
-        local = f"{words(address)}:{port:04X}"
-        listening = f"   0: 00000000:0016 00000000:0000 0A {'0 ' * 8}"
-        self.file("/proc/net/tcp", f"  sl\n{listening}\n   1: {local} 0100007F:0400 01 {'0 ' * 8}")
 
     # -- What the kernel does -------------------------------------------------------------------
 
@@ -142,10 +125,6 @@ class FakeMachine(System):
     def netmask(self, interface: str) -> str:
         return str(ipaddress.IPv4Interface(self.ipv4[interface]).netmask)
 
-    def configure(self, interface: str, address: str, mtu_bytes: int) -> None:
-        self._address(interface, address)
-        self.file(f"{NET}/{interface}/mtu", str(mtu_bytes))
-
     def channels(self, interface: str) -> Channels | None:
         return self.queues.get(interface)
 
@@ -154,37 +133,10 @@ class FakeMachine(System):
             raise OSError(22, "Invalid argument")
         self.queues[interface] = channels
 
-    def load_module(self, name: str) -> None:
-        if not self.takes_vfio:
-            msg = f"the kernel module {name} cannot be loaded: not found"
-            raise SetupError(msg)
-        self.path(f"{DRIVERS}/{name}").mkdir(parents=True)
-        self.file("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "N")
-
     def write(self, path: str, text: str) -> None:
         super().write(path, text)
         if path.endswith("/nr_hugepages"):
             self.file(path, str(min(int(text), self.grants)))
-        elif path.endswith("/driver_override"):
-            self.file(path, text.strip() or "(null)")
-        elif path.endswith("/unbind"):
-            self._unbind(text)
-        elif path.endswith("/drivers_probe"):
-            override = self.read(f"{PCI}/{text}/driver_override")
-            name, driver, base = self.native[text]
-            self._bind(text, driver if override == "(null)" else override)
-            if override == "(null)":
-                self.link(f"{NET}/{name}", f"/{base.relative_to(self.root)}")
-
-    def _bind(self, pci: str, driver: str) -> None:
-        self.file(f"{DRIVERS}/{driver}/unbind", "")
-        self.link(f"{PCI}/{pci}/driver", f"{DRIVERS}/{driver}")
-
-    def _unbind(self, pci: str) -> None:
-        self.path(f"{PCI}/{pci}/driver").unlink()
-        name = self.native[pci][0]
-        self.path(f"{NET}/{name}").unlink(missing_ok=True)
-        self.ipv4.pop(name, None)  # An interface's address goes with it.
 
     # -- For comparing --------------------------------------------------------------------------
 
@@ -196,22 +148,16 @@ class FakeMachine(System):
             name = str(path.relative_to(self.root))
             if path.is_symlink():
                 found[name] = str(path.readlink())
-            elif path.is_file() and not name.endswith(("unbind", "drivers_probe")):
+            elif path.is_file():
                 found[name] = path.read_text(encoding="ascii").strip()
             elif path.is_dir():
                 found[name] = "folder"
         return found
 
 
-def gpu_server(root: Path, *, group: bool = True, **options: int) -> FakeMachine:
+def gpu_server(root: Path, **options: int) -> FakeMachine:
     """Eight GPUs and nine NICs: each two GPUs and two NICs share a switch, two nodes."""
-    machine = FakeMachine(root, memory_bytes=320 * GIB, **options)
-    for node in (0, 1):
-        path = f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
-        machine.file(path, "0")
-        machine.file(
-            f"/sys/devices/system/node/node{node}/cpulist", f"{node * 48}-{node * 48 + 47}"
-        )
+    machine = FakeMachine(root, **options)
     machine.nic(
         "eth0",
         "pci0000:00/0000:00:05.0",
@@ -233,6 +179,5 @@ def gpu_server(root: Path, *, group: bool = True, **options: int) -> FakeMachine
             address=f"10.0.{8 - i}.10/24",
             gateway=f"10.0.{8 - i}.1",
             node=node,
-            group=str(20 + i) if group else "",
         )
     return machine

@@ -5,25 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_machine import GIB, HUGE, FakeMachine, gpu_server
+from fake_machine import HUGE, FakeMachine, gpu_server
 
 from lightcc.harp.setup.cli import main
 from lightcc.harp.setup.machine import Gpu, Locality, look
 from lightcc.harp.setup.pairing import pair
-from lightcc.harp.setup.plan import Plan, make_plan
-from lightcc.harp.setup.profile import parse_profile
-from lightcc.harp.setup.request import Request
+from lightcc.harp.setup.plan import Plan, Request, make_plan
 from lightcc.harp.setup.system import SetupError
 
-LIBRARY = Path(__file__)  # Any file will do.
+LIBRARY = {"HARP_DPDK_LIBRARY": __file__}  # Any file will do.
 
 
 def plan_of(machine: FakeMachine, **flags: object) -> Plan:
-    return make_plan(machine, look(machine), Request(**flags), LIBRARY)  # type: ignore[arg-type]
+    flags = {"settings": LIBRARY} | flags if flags.get("datapath") == "dpdk" else flags
+    return make_plan(machine, look(machine), Request(**flags))  # type: ignore[arg-type]
 
 
 def variables(plan: Plan) -> dict[str, str]:
-    return parse_profile(plan.profile, "the plan's")
+    lines = [line for line in plan.profile.splitlines() if not line.startswith("#")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def refusal(machine: FakeMachine, **flags: object) -> str:
@@ -34,7 +34,7 @@ def refusal(machine: FakeMachine, **flags: object) -> str:
 
 def small_vm(root: Path, **nic: object) -> FakeMachine:
     """A virtual machine with one virtio NIC and no GPU."""
-    machine = FakeMachine(root, memory_bytes=8 * GIB)
+    machine = FakeMachine(root)
     flags = {"address": "192.0.2.5/24", "gateway": "192.0.2.1", "is_default": True} | nic
     machine.nic("eth0", "pci0000:00/0000:00:03.0", **flags)  # type: ignore[arg-type]
     return machine
@@ -45,10 +45,9 @@ def test_a_gpu_server_is_found_with_everything(tmp_path: Path) -> None:
     assert len(seen.gpus) == 8
     assert len(seen.nics) == 9
     assert seen.kernel == (6, 8)
-    assert seen.available_bytes == 320 * GIB
     first = seen.nics[0]
     assert (first.name, first.pci, first.device) == ("eth0", "0000:00:05.0", "1af4:1000")
-    assert (first.pci_driver, first.queues, first.mtu_bytes) == ("virtio-pci", 4, 1500)
+    assert (first.driver, first.queues, first.mtu_bytes) == ("virtio-pci", 4, 1500)
     assert (first.address, first.gateway, first.has_default_route) == (
         "10.0.0.10/24",
         "10.0.0.1",
@@ -105,7 +104,7 @@ def test_nics_beyond_the_gpus_are_left_out_but_where_they_are_named(tmp_path: Pa
     plan = plan_of(machine)
     assert [nic.name for nic in plan.nics] == ["eth0"]
     assert "eth1 is left out: each GPU has its NIC" in plan.notes
-    named = plan_of(machine, interfaces=("eth2", "eth1"))
+    named = plan_of(machine, interfaces=["eth2", "eth1"])
     assert variables(named)["HARP_IFNAME"] == "=eth1,eth2"
 
 
@@ -141,10 +140,10 @@ def test_a_machine_without_a_usable_nic_is_told_why(tmp_path: Path) -> None:
     assert refusal(machine) == "no NIC can have the datapath udp\n  there is none"
     machine.nic("eth0", "pci0000:00/0000:00:03.0")
     assert "eth0: it is down or has no address" in refusal(machine)
-    text = refusal(machine, interfaces=("eth0", "eth7"))
+    text = refusal(machine, interfaces=["eth0", "eth7"])
     assert text == "no interface eth7: there are eth0"
     machine.nic("eth1", "pci0000:00/0000:00:04.0", address="10.0.0.1/8")
-    text = refusal(machine, interfaces=("eth0", "eth1"))
+    text = refusal(machine, interfaces=["eth0", "eth1"])
     assert text.startswith("not every NIC of --interfaces can have the datapath udp\n  eth0: ")
 
 
@@ -166,8 +165,6 @@ def test_af_xdp_gets_a_queue_for_each_engine(tmp_path: Path) -> None:
     plan = plan_of(machine, datapath="af_xdp", engines=4)
     assert "give eth0 4 queue(s)" in map(str, plan.changes)
     assert variables(plan)["HARP_ENGINES"] == "4"
-    fewer = plan_of(machine, datapath="af_xdp", queues=1)
-    assert "give eth0 1 queue(s)" in map(str, fewer.changes)
     assert "it has at most 8 queue(s), not 9" in refusal(machine, datapath="af_xdp", engines=9)
 
 
@@ -195,15 +192,13 @@ def test_dpdk_takes_the_secondary_nics_and_huge_pages(tmp_path: Path) -> None:
     assert "0000:15:00.0@10.0.8.10/24@10.0.8.1" in devices
     assert "HARP_IFNAME" not in found
     assert "HARP_DPDK_MTU" not in found
-    texts = [str(change) for change in plan.changes]
-    # 5 for each of 8 GPUs and 10 GiB, in halves.
-    assert texts[:3] == [
-        "reserve 12800 huge pages of 2 MiB in"
-        f" /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
-        for node in (0, 1)
-    ] + ["load the kernel module vfio-pci"]
-    assert texts[3].startswith("bind 0000:15:00.0 to vfio-pci: eth8 leaves virtio-pci")
-    assert len(texts) == 3 + 8 + 1
+    # 5 for each of 8 GPUs and 10 GiB.
+    assert [str(change) for change in plan.changes] == [
+        f"set {HUGE} to 25600",
+        "write /etc/harp/profile.conf",
+    ]
+    line = "hand it to DPDK before jobs start: dpdk-devbind.py --bind=vfio-pci 0000:15:00.0"
+    assert line in plan.notes
     assert any("hugepagesz=1G hugepages=50" in note for note in plan.notes)
     assert any(
         note.startswith("eth0 is left out: ") and "default route" in note for note in plan.notes
@@ -211,53 +206,24 @@ def test_dpdk_takes_the_secondary_nics_and_huge_pages(tmp_path: Path) -> None:
 
 
 def test_huge_pages_that_are_there_count(tmp_path: Path) -> None:
-    machine = small_vm(tmp_path, is_default=False, group="1")
+    machine = small_vm(tmp_path, is_default=False)
     machine.file(HUGE, "100")
     machine.file(HUGE.replace("2048", "1048576"), "4")
     changes = plan_of(machine, datapath="dpdk", huge_pages_gib=5).changes
-    assert str(changes[0]) == f"reserve 512 huge pages of 2 MiB in {HUGE}"
-    assert len(plan_of(machine, datapath="dpdk").nics) == 1
-    machine.file("/proc/meminfo", f"MemAvailable: {6 << 20} kB")
-    text = refusal(machine, datapath="dpdk")
-    assert "10 GiB of huge pages are wanted, 5.8 GiB more than there are, but 6.0 GiB" in text
-    assert "--huge-pages" in text
+    assert str(changes[0]) == f"set {HUGE} to 512"
     plan = plan_of(machine, datapath="dpdk", huge_pages_gib=4)
-    assert not any("huge pages" in str(change) for change in plan.changes)
+    assert not any("hugepages" in str(change) for change in plan.changes)
     machine.path(HUGE).unlink()
     assert "no huge pages of 2 MiB" in refusal(machine, datapath="dpdk", huge_pages_gib=5)
 
 
 def test_dpdk_is_refused_with_reasons(tmp_path: Path) -> None:
-    machine = small_vm(tmp_path, driver="e100")
-    machine.connection("192.0.2.5", 22)
-    text = refusal(machine, datapath="dpdk")
-    assert "the default route goes over it" in text
-    assert "1 TCP connection(s), at 192.0.2.5:22, would be cut" in text
-    assert "DPDK has nothing for NICs of e100, only of atlantic," in text
-    assert "no IOMMU" in text
+    machine = small_vm(tmp_path)
+    assert "the default route goes over it" in refusal(machine, datapath="dpdk")
     machine.nic("br0", "virtual", address="10.8.0.1/24")
-    assert "br0: it is no PCI device" in refusal(machine, datapath="dpdk", interfaces=("br0",))
-
-
-def test_dpdk_needs_its_library(tmp_path: Path) -> None:
-    machine = gpu_server(tmp_path)
-    with pytest.raises(SetupError, match=r"library is not there: /gone\.so"):
-        make_plan(machine, look(machine), Request("dpdk"), Path("/gone.so"))
-
-
-def test_without_iommu_the_user_has_to_ask_for_it(tmp_path: Path) -> None:
-    machine = gpu_server(tmp_path, group=False)
-    assert "say --unsafe-no-iommu" in refusal(machine, datapath="dpdk")
-    texts = [str(c) for c in plan_of(machine, datapath="dpdk", unsafe_no_iommu=True).changes]
-    assert "set /sys/module/vfio/parameters/enable_unsafe_noiommu_mode to Y" in texts
-
-
-def test_an_iommu_group_is_given_away_whole_or_not_at_all(tmp_path: Path) -> None:
-    machine = small_vm(tmp_path, is_default=False, group="7")
-    assert len(plan_of(machine, datapath="dpdk", huge_pages_gib=0).nics) == 1
-    machine.nic("eth1", "pci0000:00/0000:00:04.0", driver="ena", group="7")
-    text = refusal(machine, datapath="dpdk", huge_pages_gib=0)
-    assert "its IOMMU group has other devices in use: 0000:00:04.0 (ena)" in text
+    assert "br0: it is no PCI device" in refusal(machine, datapath="dpdk", interfaces=["br0"])
+    text = refusal(machine, datapath="dpdk", settings={"HARP_DPDK_LIBRARY": "/gone.so"})
+    assert "library is not there: /gone.so" in text
 
 
 def test_nics_that_dpdk_shares_with_the_kernel_stay_where_they_are(tmp_path: Path) -> None:
@@ -267,26 +233,7 @@ def test_nics_that_dpdk_shares_with_the_kernel_stay_where_they_are(tmp_path: Pat
     assert variables(plan)["HARP_DPDK"] == "0000:00:03.0@192.0.2.5/24"
     assert variables(plan)["HARP_DPDK_MTU"] == "9000"
     assert any("eth0 has no gateway: HARP reaches 192.0.2.0/24" in note for note in plan.notes)
-
-
-# -- Modes ----------------------------------------------------------------------------------------
-
-
-def test_cores_are_chosen_where_one_process_has_them(tmp_path: Path) -> None:
-    machine = small_vm(tmp_path)
-    assert "HARP_CORES" not in variables(plan_of(machine))
-    found = variables(plan_of(machine, mode="thread", engines=2))
-    assert (found["HARP_MODE"], found["HARP_CORES"]) == ("thread", "6,7")
-    assert variables(plan_of(machine, mode="adaptive", cores=(1, 3)))["HARP_CORES"] == "1,3"
-    many = plan_of(machine, mode="thread", engines=8)
-    assert "HARP_CORES" not in variables(many)
-    assert "no HARP_CORES: 8 core(s) cannot be spared" in many.notes
-
-
-def test_cores_of_several_processes_are_left_to_the_user(tmp_path: Path) -> None:
-    plan = plan_of(gpu_server(tmp_path), mode="thread")
-    assert "HARP_CORES" not in variables(plan)
-    assert any("set it for each process" in note for note in plan.notes)
+    assert not any("dpdk-devbind" in note for note in plan.notes)
 
 
 # -- This machine ---------------------------------------------------------------------------------
