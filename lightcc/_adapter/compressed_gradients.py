@@ -148,10 +148,6 @@ class CompressedGradients:
         """Returns whether a gradient of that size is compressed."""
         return _world.current().compresses(self._set(), num_bytes)
 
-    def compresses_any(self, sizes: Iterable[int]) -> bool:
-        """Returns whether a gradient of one of these numbers of bytes is compressed."""
-        return any(self.compresses(num_bytes) for num_bytes in sizes)
-
     def operations(self) -> set[str]:
         """Returns the names by which the engine may know the gradients."""
         return {PREFIX + name for name in self._names.values()}

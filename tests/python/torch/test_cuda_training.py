@@ -15,7 +15,7 @@ from lightcc.testing import spawn_ranks
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 
 
-def train_beside_cpu(guard: str, topk: bool) -> dict[str, int]:
+def train_beside_cpu(guard: str) -> dict[str, int]:
     """Trains on `cuda`; losses and parameters are those of `cpu`. Returns what was counted."""
     cuda_torch(guard)
     import gpu_training
@@ -23,17 +23,16 @@ def train_beside_cpu(guard: str, topk: bool) -> dict[str, int]:
     import lightcc.torch as hvd
 
     hvd.init()
-    on_cpu = gpu_training.train("cpu", "cpu", topk=topk)
+    on_cpu = gpu_training.train("cpu", "cpu", topk=True)
     gpu_training.check_learns(on_cpu)
-    trained = gpu_training.train("cuda", "cuda", topk=topk)
+    trained = gpu_training.train("cuda", "cuda", topk=True)
     gpu_training.check_same(trained, on_cpu)
     gpu_training.check_ranks_agree(trained)
     hvd.shutdown()
     return trained.counted
 
 
-@pytest.mark.parametrize("topk", [False, True])
-def test_training_on_cuda_gives_what_cpu_gives(topk: bool) -> None:
+def test_training_on_cuda_gives_what_cpu_gives() -> None:
     env = [
         {
             "HOROVOD_GPU_OPERATIONS": "NCCL",
@@ -45,8 +44,8 @@ def test_training_on_cuda_gives_what_cpu_gives(topk: bool) -> None:
         for rank in range(4)
     ]
     for counted in spawn_ranks(
-        train_beside_cpu, 4, build_guard(), topk, env=env, hosts=[0, 0, 1, 1], timeout_s=150
+        train_beside_cpu, 4, build_guard(), env=env, hosts=[0, 0, 1, 1], timeout_s=150
     ):
         assert counted["nccl_two_level_buckets"] > 0
         assert counted["staged_buckets"] == 0
-        assert (counted["compressed_on_gpu"] > 0) == topk
+        assert counted["compressed_on_gpu"] > 0
