@@ -1,4 +1,7 @@
-"""Copies of a DistributedOptimizer: deep ones work as torch's, others say that they do not."""
+"""Copies of a DistributedOptimizer, and state that it loads.
+
+Deep copies work as torch's, others say that they do not. Loading leaves the parameter groups.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import copy
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import torch
+
+from lightcc.torch._loading import load_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Copied(torch.optim.Optimizer):
-    """What a DistributedOptimizer does when it is copied or pickled."""
+    """What a DistributedOptimizer does when it is copied, pickled or loaded."""
 
     _exchange: GradientExchange | None = None
     _named: dict[torch.Tensor, str] | None
@@ -26,6 +31,10 @@ class Copied(torch.optim.Optimizer):
     def _arguments(self, memo: dict[int, Any]) -> tuple[Any, ...]:
         """Returns what `_distribute()` was called with after the names, with copied parameters."""
         raise NotImplementedError
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Loads the state, as in torch; the parameter groups stay the given optimizer's."""
+        load_in_place(self, state_dict, super().load_state_dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Returns an optimizer of copied parameters, as torch's, which combines their gradients.

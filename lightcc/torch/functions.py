@@ -11,6 +11,7 @@ from lightcc._adapter import put_together, take_apart
 from lightcc._ops.exchanges import broadcast_async_
 from lightcc._ops.functions import allgather_object, broadcast_object
 from lightcc._ops.waiting import synchronize
+from lightcc.torch._loading import load_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,8 +78,9 @@ def broadcast_optimizer_state(
     """Gives every rank the root's optimizer state and options (learning rates, betas, ...).
 
     Any optimizer whose `state_dict()` can be pickled will do, also nested state such as L-BFGS's.
-    Other ranks load what they receive with `load_state_dict()`; what state they had is replaced,
-    and gone where the root has none yet.
+    Other ranks load what they receive with `load_state_dict()`, but in place: parameter groups
+    stay the same objects, as a learning-rate scheduler holds them, and tensors have the root's
+    dtypes. What state they had is replaced, and gone where the root has none yet.
 
     As with Horovod, parameters that require a gradient and have none get zeros for one where the
     root's optimizer has no state yet.
@@ -105,7 +107,7 @@ def broadcast_optimizer_state(
     parts = [(f"optimizer_state.{i}", as_bytes(tensor)) for i, tensor in enumerate(tensors)]
     _broadcast_in_place(parts, root_rank)
     if not is_root:
-        optimizer.load_state_dict(state)
+        load_in_place(optimizer, state)
     fill_gradients(optimizer, state)
 
 

@@ -33,6 +33,7 @@ from lightcc.fusion import digest_of
 from lightcc.process_sets import host_process_set
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
+from lightcc.torch._loading import load_in_place
 from lightcc.torch._parameters import check_named, name_parameters
 from lightcc.torch._scaled_step import step_unless_infinite
 from lightcc.torch.compression import Compression
@@ -274,7 +275,7 @@ class LocalSteps(torch.optim.Optimizer):
         parameters = {position: p for p, position in self._order().items()}
         starts = _as_loaded(own["starts"], parameters)
         momenta = _as_loaded(own["momenta"], parameters)
-        self.optimizer.load_state_dict(state)
+        load_in_place(self.optimizer, state, self.optimizer.load_state_dict)
         self._count, self._starts, self._momenta = int(own["count"]), starts, momenta
 
     def _order(self) -> dict[torch.Tensor, int]:

@@ -207,7 +207,9 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             self._exchange.add(names)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the state, as in torch.
+        """Loads the state, as in torch, but the parameter groups stay the same objects.
+
+        A learning-rate scheduler that was made with the given optimizer thus goes on.
 
         Gradients are left alone, as in torch: where some are on their way, they are awaited as by
         `synchronize()`, so that nothing arrives after the state, and a `step()` that comes next

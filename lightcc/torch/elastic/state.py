@@ -16,6 +16,7 @@ from lightcc._ops.functions import broadcast_object
 from lightcc.elastic import ObjectState
 from lightcc.elastic._replicas import sample
 from lightcc.exceptions import HorovodInternalError
+from lightcc.torch._loading import load_in_place
 from lightcc.torch.elastic._large import Large, describe, is_large, make
 from lightcc.torch.elastic.sampler import ElasticSampler
 from lightcc.torch.functions import (
@@ -71,7 +72,7 @@ class StateHandler:
 
     def sync(self) -> None:
         """Gives the value the state of rank `source`. Collective: every rank must call it."""
-        raise NotImplementedError
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), self.source))
 
     def reset(self) -> None:
         """Prepares the value for another world; nothing, unless a subclass has something to do."""
@@ -170,7 +171,7 @@ class OptimizerStateHandler(StateHandler):
 
         torch's optimizers go on with the tensors that they load, so they get copies.
         """
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        load_in_place(self.value, copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         """Gives the optimizer the state of rank `source`."""
@@ -196,7 +197,8 @@ class OptimizerStateHandler(StateHandler):
     def arrive(self) -> None:
         """Gives the optimizer what has arrived."""
         state = self._arriving
-        super().arrive()
+        del self._arriving
+        load_in_place(self.value, state)
         fill_gradients(self.value, state)
 
     def _watch(self, value: Any) -> None:
@@ -214,15 +216,12 @@ class SamplerStateHandler(StateHandler):
         """Deals what is left among the ranks of the next world, whose state it may keep."""
         self.value.load_state_dict(self.value.state_dict())
 
-    def sync(self) -> None:
-        """Gives the sampler the position of rank `source`, and deals what is left anew."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), self.source))
-
 
 _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.optim.lr_scheduler.LRScheduler, StateHandler),
 ]
 
 
@@ -238,10 +237,10 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
 
 
 class TorchState(ObjectState):
-    """Models, optimizers, samplers and Python objects as attributes.
+    """Models, optimizers, schedulers, samplers and Python objects as attributes.
 
-    Assigning another model, optimizer or sampler to such an attribute saves its state. Assigning to
-    any other attribute does not.
+    Assigning another model, optimizer, scheduler or sampler to such an attribute saves its state.
+    Assigning to any other attribute does not.
     """
 
     _handlers: dict[str, StateHandler]
@@ -425,7 +424,7 @@ def _changes_of(tensor: torch.Tensor) -> int:
     return tensor._version  # noqa: SLF001  torch's name for it
 
 
-_OWN_HANDLERS = (ModelStateHandler, OptimizerStateHandler, SamplerStateHandler)
+_OWN_HANDLERS = (StateHandler, ModelStateHandler, OptimizerStateHandler, SamplerStateHandler)
 
 
 def _handler_of(value: Any) -> StateHandler | None:
