@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 
 from lightcc.ray.worker import BaseHorovodWorker
-from lightcc.runner.driver import Action, End, FoundSlow, LeftOut, Settings, Start
+from lightcc.runner.driver import Action, Awaits, End, FoundSlow, LeftOut, Settings, Start
 from lightcc.runner.driver.elastic_job import ElasticJob
 from lightcc.runner.environment import slot_environment, worker_environment
 from lightcc.runner.hosts import number_ranks
@@ -222,6 +222,9 @@ class RayJob:
         """Logs a warning of workers that others wait for."""
         if isinstance(action, LeftOut):
             _log.warning("worker %d is silent: the others go on without it", action.worker)
+        elif isinstance(action, Awaits):
+            text = "the others wait for workers that have not left their last epoch: %s"
+            _log.warning(text, ", ".join(map(str, action.workers)))
         elif isinstance(action, FoundSlow):
             text = "worker %d is slow: a step takes it %.1f times as long as the median rank"
             _log.warning(text, action.worker, action.factor)

@@ -45,6 +45,12 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         help="prints lines of 'host:slots'; run every second",
     )
     add("--elastic-timeout", type=float, metavar="S", help="for too few slots or ranks (600)")
+    add(
+        "--stuck-timeout",
+        type=float,
+        metavar="S",
+        help="for a rank that does not come to the others after a failure, but answers (120)",
+    )
     add("--reset-limit", type=int, metavar="N", help="how often the ranks may change")
     add(
         "--blacklist-cooldown-range",
@@ -118,6 +124,7 @@ def elastic_options(
         lose_host=get.get("on_failure") == "host",
         slow_factor=_slow_factor(get.get("slow_factor")),
         roll_call_s=min(_MAX_ROLL_CALL_S, peer_timeout_s),
+        stuck_s=_stuck(get.get("stuck_timeout")),
         hosts_return=hosts is None,
     )
     slots, events = get.get("slots"), get.get("events")
@@ -136,6 +143,7 @@ def _refuse_alone(get: dict[str, Any]) -> None:
         "max_num_proc": "--max-np",
         "slots": "--slots-per-host",
         "elastic_timeout": "--elastic-timeout",
+        "stuck_timeout": "--stuck-timeout",
         "reset_limit": "--reset-limit",
         "cooldown_range": "--blacklist-cooldown-range",
         "on_failure": "--on-failure",
@@ -146,6 +154,13 @@ def _refuse_alone(get: dict[str, Any]) -> None:
         if get.get(name) is not None:
             msg = f"{flag} is for elastic jobs: give --min-np or --host-discovery-script, too"
             raise ValueError(msg)
+
+
+def _stuck(value: float | None) -> float:
+    if value is not None and value <= 0:
+        msg = f"--stuck-timeout: {value:g} is not a number of seconds (more than 0)"
+        raise ValueError(msg)
+    return Settings.stuck_s if value is None else float(value)
 
 
 def _slow_factor(value: float | None) -> float:

@@ -7,6 +7,7 @@ Each line is an object with `time` (ISO 8601), `event`, and what belongs to that
     host_lost       host, reason
     worker_started  worker, host
     worker_silent   worker, host          the others go on without it; it may come back
+    worker_awaited  worker, host          the others wait for it; it is replaced if it does not come
     worker_slow     worker, host, factor  the others wait for it in every step
     worker_ended    worker, host, code, lost
     epoch_planned   epoch, workers        the workers by rank

@@ -16,14 +16,23 @@ from typing import TYPE_CHECKING, Any
 from lightcc._discovery.plan import Plan
 from lightcc.runner.agent import frames
 from lightcc.runner.discovery import DiscoveryError, discover_hosts
-from lightcc.runner.driver import Action, Begin, End, FoundSlow, LeftOut, Start
+from lightcc.runner.driver import (
+    Action,
+    Awaits,
+    Begin,
+    End,
+    FoundSlow,
+    LeftOut,
+    RunsShort,
+    Start,
+)
 from lightcc.runner.driver.elastic_job import ElasticJob
 from lightcc.runner.events import EventFile
 from lightcc.runner.job import Job
 from lightcc.runner.summary import RankEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lightcc._binding import _core
     from lightcc._discovery.plan import Status
@@ -68,6 +77,8 @@ class LaunchedJob(Job):
         self._slots = dict(elastic.hosts)  # By host, as last told.
         self._leaving: set[str] = set()  # Hosts that got SIGTERM; until their agents end.
         self._ends: dict[int, RankEnd] = {}
+        self._host_of: dict[int, str] = {}  # Of each worker that was ever started.
+        self._left_out: set[int] = set()  # Workers that were silent.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -255,13 +266,17 @@ class LaunchedJob(Job):
             self._on_plan(action)
         elif isinstance(action, LeftOut):
             self._on_left_out(action.worker)
+        elif isinstance(action, Awaits):
+            self._on_awaited(action.workers)
+        elif isinstance(action, RunsShort):
+            self._on_short(action)
         elif isinstance(action, Begin):
             self._on_beginning(action)
         elif isinstance(action, FoundSlow):
             self._on_slow(action)
 
     def _on_slow(self, slow: FoundSlow) -> None:
-        host = self._host_of(slow.worker)
+        host = self._host_of[slow.worker]
         what = "is replaced" if slow.is_replaced else "stays"
         self._say(
             f"worker {slow.worker} on {host} is slow, and {what}: a step takes it "
@@ -270,13 +285,33 @@ class LaunchedJob(Job):
         factor = round(slow.factor, 2)
         self._event_file.write("worker_slow", worker=slow.worker, host=host, factor=factor)
 
-    def _host_of(self, worker: int) -> str:
-        return next((link.host for link in self._links if worker in link.waiting), "")
+    def _named(self, workers: Iterable[int]) -> str:
+        return ", ".join(f"worker {it} on {self._host_of[it]}" for it in workers)
 
     def _on_left_out(self, worker: int) -> None:
-        host = self._host_of(worker)
-        self._say(f"worker {worker} on {host} is silent: the others go on without it")
+        host = self._host_of[worker]
+        self._left_out.add(worker)
+        self._say(f"{self._named([worker])} is silent: the others go on without it")
         self._event_file.write("worker_silent", worker=worker, host=host)
+
+    def _on_awaited(self, workers: tuple[int, ...]) -> None:
+        settings = self._elastic.settings
+        patience = min(settings.stuck_s, settings.elastic_timeout_s)
+        self._say(
+            f"{self._named(workers)} has not left a broken epoch: the others wait for up to "
+            f"{patience:g} s more (--stuck-timeout)"
+        )
+        for worker in workers:
+            self._event_file.write("worker_awaited", worker=worker, host=self._host_of[worker])
+
+    def _on_short(self, short: RunsShort) -> None:
+        settings = self._elastic.settings
+        lack = f"of at least {settings.min_np}" if short.have_state else "without the state"
+        self._say(
+            f"{short.count} ranks {lack} wait for others, for up to "
+            f"{settings.elastic_timeout_s:g} s (--elastic-timeout)"
+            + (f"; the last failure: {short.failure}" if short.failure else "")
+        )
 
     def _on_beginning(self, begin: Begin) -> None:
         self._say(
@@ -287,6 +322,7 @@ class LaunchedJob(Job):
 
     def start(self, start: Start) -> None:
         """Has the agent of a host start a worker; the first one comes with the agent."""
+        self._host_of[start.worker] = start.host
         self._event_file.write("worker_started", worker=start.worker, host=start.host)
         self._open_streams(start.worker, f"rank.{start.worker}")
         link = self._link_of.get(start.host)
@@ -321,6 +357,35 @@ class LaunchedJob(Job):
             self._event_file.write("finishing")
         else:
             self._event_file.write("epoch_planned", epoch=plan.epoch, workers=plan.members)
+            self._tell_change(plan)
+
+    def _tell_change(self, plan: Plan) -> None:
+        """Says in one line with how many ranks a job goes on, who has come, and who has gone."""
+        before = self._job.plans.members
+        if before:
+            gone = [it for it in before if it not in plan.members]
+            came = [it for it in plan.members if it not in before]
+        else:  # Only who lacks is worth a line.
+            came = []
+            gone = [it for it in self._host_of if it not in plan.members]
+            if len(plan.members) >= self._elastic.settings.num_proc:
+                return
+        words = [f"without {self._named([it])} ({self._how_gone(it, plan)})" for it in gone]
+        words += [f"with {self._named(came)}, new"] if came else []
+        if words:
+            one = "1 rank goes on" if before else "1 rank begins"
+            more = f"{len(plan.members)} ranks {'go on' if before else 'begin'}"
+            what = one if len(plan.members) == 1 else more
+            self._say(f"epoch {plan.epoch}: {what}: {'; '.join(words)}")
+
+    def _how_gone(self, worker: int, plan: Plan) -> str:
+        if worker in self._ends:
+            return self._ends[worker].how()
+        if worker in plan.removed:
+            return "removed"
+        if worker in self._left_out:
+            return "silent"
+        return "it did not come" if self._job.plans.members else "not ready yet"
 
     def end(self, end: End) -> None:
         """Has all workers ended."""

@@ -41,12 +41,15 @@ class RankEnd:
 
     def describe(self) -> str:
         """Returns for example "rank 1 on node-a: killed by SIGKILL (exit code 137)"."""
-        where = f"rank {self.rank} on {self.host}"
+        return f"rank {self.rank} on {self.host}: {self.how()}"
+
+    def how(self) -> str:
+        """Returns the part of it that says how."""
         if self.lost:
-            return f"{where}: lost with its host"
+            return "lost with its host"
         if self.code < 0:
-            return f"{where}: killed by {signal_name(-self.code)} (exit code {self.exit_code})"
-        return f"{where}: exit code {self.code}"
+            return f"killed by {signal_name(-self.code)} (exit code {self.exit_code})"
+        return f"exit code {self.code}"
 
 
 def signal_name(signum: int) -> str:

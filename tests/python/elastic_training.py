@@ -75,6 +75,8 @@ def train(state):
             for process in set(processes) - {os.getpid()}:
                 os.kill(process, signal.SIGKILL)
             os.kill(os.getpid() if what == "kills all" else os.getppid(), signal.SIGKILL)
+        while state.step == at and what == "is stuck":
+            time.sleep(0.01)
         if state.step == at and what == "goes wrong":
             gradient = gradient * 2
         if state.step < 40:
@@ -109,7 +111,7 @@ def run_job(
     """Runs the training by lightccrun to its end."""
     script = folder / "train.py"
     script.write_text(TRAINING)
-    argv = [LIGHTCCRUN, "--verbose", *flags, sys.executable, str(script), json.dumps(story)]
+    argv = [LIGHTCCRUN, *flags, sys.executable, str(script), json.dumps(story)]
     return subprocess.run(
         [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -211,7 +211,7 @@ def test_a_stopped_rank_is_left_out(stack: contextlib.ExitStack, tmp_path: Path)
     lines = events_in(events)
     assert [line["event"] for line in lines] == [
         *("host_joined", "host_joined", "worker_started", "worker_started", "epoch_planned"),
-        *("epoch_broken", "worker_silent", "epoch_planned"),
+        *("epoch_broken", "worker_awaited", "worker_silent", "epoch_planned"),
         *("epoch_planned", "finishing", "worker_ended", "worker_ended", "job_ended"),
     ]
     by_event = {line["event"]: line for line in lines}

@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def lines_of(said: str) -> list[str]:
+    """Returns what the launcher has said of worlds."""
+    return re.findall("^lightccrun: (epoch .*)$", said, re.MULTILINE)
+
+
 def with_a_replacement(tmp_path: Path, what: str) -> dict[str, dict[str, list[float]]]:
     """Returns the results of a job whose worker 3 comes for worker 0, and does `what`."""
     (tmp_path / "wait").touch()  # Until worker 3 takes part.
     story = {"0": [5, "is killed"], "3": [-1, what]}
     job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
     assert job.returncode == 0, job.stderr
-    assert "killed by SIGKILL" in job.stderr
+    assert lines_of(job.stderr) == [
+        "epoch 2: 2 ranks go on: without worker 0 on localhost (killed by SIGKILL (exit code 137))",
+        "epoch 3: 3 ranks go on: with worker 3 on localhost, new",
+    ]
     found = results(tmp_path)
     assert set(found) == {"1", "2", "3"}
     for about in found.values():
@@ -132,7 +140,24 @@ def test_a_host_that_the_discovery_script_adds_joins(tmp_path: Path) -> None:
 def test_a_rank_that_dies_before_it_joins_holds_nobody_up(tmp_path: Path) -> None:
     job = run_job(tmp_path, {"1": [0, "dies before init"]}, "-np", "2", "--min-np", "1")
     assert job.returncode == 0, job.stderr
-    assert "killed by SIGKILL" in job.stderr
+    (first, *_) = lines_of(job.stderr)
+    how = "killed by SIGKILL (exit code 137)"
+    assert first == f"epoch 1: 1 rank begins: without worker 1 on localhost ({how})"
+    assert results(tmp_path)["0"]["weights"] == UNDISTURBED
+
+
+def test_a_rank_that_is_stuck_is_named_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1")
+    monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "2")
+    monkeypatch.setenv("LIGHT_PEER_TIMEOUT", "3")  # Is the patience before a roll call, too.
+    flags = ["-np", "2", "--min-np", "1", "--stuck-timeout", "4"]
+    job = run_job(tmp_path, {"1": [5, "is stuck"]}, *flags)
+    assert job.returncode == 0, job.stderr
+    text = "worker 1 on localhost has not left a broken epoch: the others wait for up to 4 s more"
+    assert text in job.stderr
+    assert "epoch 2: 1 rank goes on: without worker 1 on localhost (it did not come)" in job.stderr
     assert results(tmp_path)["0"]["weights"] == UNDISTURBED
 
 
@@ -203,6 +228,7 @@ def test_a_discovery_script_that_fails_is_named(tmp_path: Path) -> None:
     [
         (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: give --min-np"),
         (["-np", "2", "--min-np", "3"], "--min-np 3, -np 2.* must not become smaller"),
+        (["-np", "2", "--min-np", "1", "--stuck-timeout", "0"], "0 is not a number of seconds"),
         (["-np", "2", "--slow-factor", "2"], "--slow-factor is for elastic jobs: give --min-np"),
         (
             ["-np", "2", "--min-np", "1", "--slow-factor", "1"],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from lightcc.runner.driver.actions import (
     Action,
+    Awaits,
     Begin,
     CallOff,
     End,
     FoundSlow,
     LeftOut,
+    RunsShort,
     Start,
     Stop,
 )
@@ -18,12 +20,14 @@ from lightcc.runner.driver.settings import Settings
 __all__ = [
     "RESET_LIMIT_EXCEEDED_MESSAGE",
     "Action",
+    "Awaits",
     "Begin",
     "CallOff",
     "Driver",
     "End",
     "FoundSlow",
     "LeftOut",
+    "RunsShort",
     "Settings",
     "Start",
     "Stop",

@@ -47,6 +47,28 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Awaits:
+    """Nothing is to be done: the others wait for workers that do not leave a broken epoch."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunsShort:
+    """Nothing is to be done: workers that are ready wait for others.
+
+    Attributes:
+        count: How many are ready.
+        failure: The last one; it may be empty.
+        have_state: Whether one of them has the state, so that they are too few.
+    """
+
+    count: int
+    failure: str
+    have_state: bool = True
+
+
+@dataclass(frozen=True)
 class Begin:
     """Nothing is to be done: the next plan begins from a commit that the agent of a host keeps."""
 
@@ -69,4 +91,17 @@ class FoundSlow:
     is_replaced: bool
 
 
-Action = Start | Stop | CallOff | End | LeftOut | Begin | FoundSlow | Plan | Notice | RollCall
+Action = (
+    Start
+    | Stop
+    | CallOff
+    | End
+    | LeftOut
+    | Awaits
+    | RunsShort
+    | Begin
+    | FoundSlow
+    | Plan
+    | Notice
+    | RollCall
+)

@@ -10,10 +10,12 @@ The rules, from which the rest follows:
   ended or waits for it. Survivors come first and keep their order, so that rank 0 has a state that
   counts. Who is new comes behind.
 - A join that a member can no longer take part in is called off, so that the others come back.
+- The first plan has `num_proc` workers as long as those that lack are starting.
 - Members are never stopped for a newcomer. They get a notice when all that start on its host are
   ready (with `notify_early`, when it is started), and come to the next epoch when they commit.
 - Where members wait for one that does not answer a roll call, because it is stopped or cut off,
   the others go on without it. It may come back as a new one, for half the elastic timeout.
+- One that answers, and does not come for `stuck_s`, has failed.
 - A member that the others blame when a second join in a row breaks counts as failed.
 - Where slow members are to be replaced, one at a time leaves at a commit: as soon as enough others
   with the state are there. Its slot is left alone for long. It needs no room beside them.
@@ -40,11 +42,13 @@ from lightcc._discovery.plan import (
 )
 from lightcc.runner.driver.actions import (
     Action,
+    Awaits,
     Begin,
     CallOff,
     End,
     FoundSlow,
     LeftOut,
+    RunsShort,
     Start,
     Stop,
 )
@@ -87,7 +91,7 @@ class Driver:
         self._resets = 0
         self._serial = 0
         self._notified = HostUpdateResult.no_update
-        self._begun = False
+        self._begun: float | None = None  # When there were enough slots for the first time.
         self._finishing = False
         self._ended = False
         self._failure = ""  # The last one.
@@ -98,6 +102,7 @@ class Driver:
         self._late_since: float | None = None  # Since when members have been waited for.
         self._called: float | None = None  # When the roll was called.
         self._roll = 0
+        self._first_called: float | None = None  # When it was first called for those waited for.
         self._has_trained = False  # Whether anybody has had a state.
         self._commits = Commits()
         self._lost: set[int] = set()  # Members of the last plan, lost with their hosts.
@@ -172,6 +177,10 @@ class Driver:
         times += [w.started + self._settings.start_timeout_s for w in self._starting()]
         if self._starting():
             times += [w.ready + self._settings.start_timeout_s for w in self._newcomers()]
+        if self._plan is None and self._begun is not None:
+            times.append(self._begun + self._settings.elastic_timeout_s)
+        if self._first_called is not None:
+            times.append(self._first_called + self._settings.stuck_s)
         roll = self._late_since if self._called is None else self._called
         if roll is not None:
             times.append(roll + self._settings.roll_call_s)
@@ -193,6 +202,12 @@ class Driver:
                     self._stop(other)
             return
         self._hosts.block_slot(now, worker.host, worker.slot, now - worker.started)
+
+    def _fail(self, worker: Worker, reason: str) -> None:
+        """Ends a worker that counts as failed."""
+        self._failure = reason
+        self._block(self._now, worker, failed=True)
+        self._stop(worker)
 
     def _stop(self, worker: Worker) -> None:
         if not worker.stopping:
@@ -216,9 +231,10 @@ class Driver:
 
     def _start_workers(self) -> None:
         free = self._free_slots()
-        self._begun = self._begun or len(free) >= self._settings.num_proc
+        if self._begun is None and len(free) >= self._settings.num_proc:
+            self._begun = self._now
         room = self._room(sum(not worker.is_slow for worker in self._live()))
-        if self._begun:
+        if self._begun is not None:
             self._start(free[: max(room, 0)])
 
     def _free_slots(self) -> list[tuple[str, int]]:
@@ -349,9 +365,7 @@ class Driver:
         elif self._now >= self._broken_since + self._settings.elastic_timeout_s:
             for worker in members:
                 if not self._waits(worker):
-                    self._failure = f"worker {worker.number} did not leave a broken epoch"
-                    self._block(self._now, worker, failed=True)
-                    self._stop(worker)
+                    self._fail(worker, f"worker {worker.number} did not leave a broken epoch")
 
     def _call_roll(self) -> None:
         """Leaves out members that neither come nor answer, where others with the state wait."""
@@ -360,26 +374,31 @@ class Driver:
         waiting = [it for it in members if self._waits(it)]
         patience = self._settings.roll_call_s
         if not late or not any(it.has_state or not self._has_trained for it in waiting):
-            self._late_since = self._called = None
+            self._late_since = self._called = self._first_called = None
         elif self._late_since is None:
             self._late_since = self._now
         elif self._called is None and self._now >= self._late_since + patience:
             self._called = self._now
             self._roll += 1
             self._actions.append(RollCall(self._roll))
+            if self._first_called is None:
+                self._first_called = self._now
+                self._actions.append(Awaits(tuple(it.number for it in late)))
         elif self._called is not None and self._now >= self._called + patience:
             self._late_since, self._called = self._now, None
             for worker in late:
                 if worker.status is None or worker.status.heard < self._roll:
                     worker.left_out_since = self._now
                     self._actions.append(LeftOut(worker.number))
+        first = self._first_called
+        if first is not None and self._now >= first + self._settings.stuck_s:
+            for worker in [it for it in late if it.left_out_since is None]:
+                self._fail(worker, f"worker {worker.number} does not leave a broken epoch")
         for worker in self._live():
             since = worker.left_out_since
             # So early that another one may take its place before the job is given up.
             if since is not None and self._now >= since + self._settings.elastic_timeout_s / 2:
-                self._failure = f"worker {worker.number} has stayed silent"
-                self._block(self._now, worker, failed=True)
-                self._stop(worker)
+                self._fail(worker, f"worker {worker.number} has stayed silent")
 
     def _make_plan(self) -> None:
         members = self._members()
@@ -391,7 +410,7 @@ class Driver:
                 return
             if self._drop_unreachable(members):
                 members = self._members()
-        elif self._begun and not self._live() and self._failure:
+        elif self._begun is not None and not self._live() and self._failure:
             self._end(self._failure)
             return
         survivors = [it for it in members if self._has_slot(it)]
@@ -418,7 +437,7 @@ class Driver:
             if self._commits.may_be_newer(self._now, self._settings.start_timeout_s, returning):
                 return
         if len(chosen) < self._settings.min_np:
-            self._run_short()
+            self._run_short(len(chosen))
             return
         if commit and not self._commits.begin_from(commit):
             self._end(f"commit {commit} is followed by a failure each time: {self._failure}")
@@ -440,9 +459,7 @@ class Driver:
         for gone in at_fault(members, self._stood):
             if self._can_go_on_with([it for it in members if it is not gone]):
                 reason = gone.status.reason if gone.status is not None else ""
-                self._failure = f"worker {gone.number} cannot be joined: {reason}"
-                self._block(self._now, gone, failed=True)
-                self._stop(gone)
+                self._fail(gone, f"worker {gone.number} cannot be joined: {reason}")
                 return True
         return False
 
@@ -458,7 +475,7 @@ class Driver:
         is_more_to_come = any(self._now < t < math.inf for t in self._hosts.changes())
         waits = not waiting or self._starting() or is_more_to_come
         if self._commits.are_kept and (waits or self._make_room(waiting)):
-            self._run_short()
+            self._run_short(len(waiting), have_state=False)
         elif not any(it.has_state for it in self._live()):
             text = "no worker that has the state of training is left"
             self._end(f"{text}: {self._failure}" if self._failure else text)
@@ -476,15 +493,19 @@ class Driver:
 
     def _is_worth_waiting(self, count: int, *, early: bool) -> bool:
         """Returns whether workers that are being started should be in the plan."""
+        if self._plan is None and self._begun is not None and count < self._settings.num_proc:
+            is_in_time = self._now < self._begun + self._settings.elastic_timeout_s
+            return is_in_time and bool(self._starting())
         early = early or self._plan is None or self._settings.notify_early
         if not early and count >= self._settings.min_np:
             return False
         timeout = self._settings.start_timeout_s
         return any(it.started + timeout > self._now for it in self._starting())
 
-    def _run_short(self) -> None:
+    def _run_short(self, count: int, *, have_state: bool = True) -> None:
         if self._short_since is None:
             self._short_since = self._now
+            self._actions.append(RunsShort(count, self._failure, have_state))
         if self._plan is not None and self._hosts.are_lost() and not self._settings.hosts_return:
             self._end(self._failure or "no host is left")
         elif self._now >= self._short_since + self._settings.elastic_timeout_s:
@@ -516,7 +537,7 @@ class Driver:
             newcomers=() if commit else self._who_takes_over(chosen, old),
         )
         self._short_since = self._broken_since = None
-        self._late_since = self._called = None
+        self._late_since = self._called = self._first_called = None
         self._lost.clear()
         self._said_slow.clear()
         self._notified = HostUpdateResult.no_update

@@ -22,6 +22,7 @@ class Settings:
         notify_early: Whether members hear of a new worker when it is started.
         roll_call_s: How long members wait for one that does not leave a broken epoch, before it is
             called, and then for its answer.
+        stuck_s: How long after that they wait for one that answers, but does not come.
         slow_factor: How slow a member is replaced, as one that has failed; 0: none is.
         hosts_return: Whether hosts come by themselves, so that one that was lost may be used as
             soon as it is there again.
@@ -37,6 +38,7 @@ class Settings:
     lose_host: bool = False
     notify_early: bool = False
     roll_call_s: float = 10.0
+    stuck_s: float = 120.0
     slow_factor: float = 0.0
     hosts_return: bool = False
 

@@ -21,12 +21,14 @@ from lightcc._discovery.plan import (
 )
 from lightcc.runner.driver import (
     Action,
+    Awaits,
     Begin,
     CallOff,
     Driver,
     End,
     FoundSlow,
     LeftOut,
+    RunsShort,
     Settings,
     Start,
     Stop,
@@ -182,7 +184,7 @@ def test_a_silent_member_is_left_out_and_may_come_back() -> None:
         driver.status_changed(2.5, number, trains)
     driver.status_changed(3.0, 0, replace(broken(1), has_state=True))
     driver.status_changed(3.0, 1, replace(broken(1), has_state=True))
-    assert driver.tick(5.0) == [RollCall(1)]
+    assert driver.tick(5.0) == [RollCall(1), Awaits((2,))]
     assert driver.deadline() == 7.0
     (plan,) = actions(Plan, driver.tick(7.0))
     assert plan == Plan(2, (0, 1))
@@ -211,12 +213,57 @@ def test_a_silent_member_that_does_not_come_back_is_replaced() -> None:
 def test_a_member_that_answers_is_waited_for() -> None:
     driver, _ = started(Settings(2, 1, roll_call_s=2.0, elastic_timeout_s=20.0), {"a": 2})
     driver.status_changed(3.0, 0, broken(1))
-    assert driver.tick(5.0) == [RollCall(1)]
+    assert driver.tick(5.0) == [RollCall(1), Awaits((1,))]
     driver.status_changed(5.1, 1, Status(JOINED, 1, in_run=True, heard=1))
     assert not driver.tick(7.0)
     assert driver.tick(9.0) == [RollCall(2)]
     (plan,) = actions(Plan, driver.status_changed(10.0, 1, broken(1)))
     assert plan.members == (0, 1)
+
+
+def test_a_member_that_answers_and_does_not_come_is_replaced() -> None:
+    driver, _ = started(Settings(2, 1, roll_call_s=10.0, stuck_s=45.0), {"a": 2})
+    driver.status_changed(3.0, 0, broken(1))
+    assert driver.tick(13.0) == [RollCall(1), Awaits((1,))]
+    driver.status_changed(13.1, 1, Status(JOINED, 1, in_run=True, heard=1))
+    driver.tick(23.0)
+    assert driver.tick(33.0) == [RollCall(2)]  # Who is waited for has been said.
+    driver.status_changed(33.1, 1, Status(JOINED, 1, in_run=True, heard=2))
+    for now in (43.0, 53.0):
+        driver.tick(now)
+    driver.status_changed(53.1, 1, Status(JOINED, 1, in_run=True, heard=3))
+    assert driver.deadline() == 58.0
+    assert driver.tick(58.0) == [Stop(1), Plan(2, (0,))]
+
+
+def test_the_first_world_has_all_that_start() -> None:
+    driver = Driver(Settings(3, 1, elastic_timeout_s=100.0), lambda: 0.0, 0.0)
+    driver.hosts_seen(0.0, {"a": 3})
+    assert not driver.status_changed(2.0, 0, Status(WAITING))
+    assert not driver.tick(60.0)
+    assert not driver.status_changed(70.0, 1, Status(WAITING))
+    assert driver.deadline() == 100.0
+    (plan,) = actions(Plan, driver.tick(100.0))
+    assert plan.members == (0, 1)
+    driver.status_changed(102.0, 0, Status(JOINED, 1))
+    driver.status_changed(102.0, 1, Status(JOINED, 1))
+    assert driver.status_changed(103.0, 2, Status(WAITING)) == [Notice(1, 2)]
+
+
+def test_the_first_world_does_not_wait_for_who_has_ended() -> None:
+    driver = Driver(Settings(2, 1, elastic_timeout_s=100.0), lambda: 0.0, 0.0)
+    driver.hosts_seen(0.0, {"a": 2})
+    driver.status_changed(1.0, 0, Status(WAITING))
+    (plan,) = actions(Plan, driver.worker_ended(40.0, 1, 1, "worker 1 has ended"))
+    assert plan.members == (0,)
+
+
+def test_too_few_that_wait_are_told_once() -> None:
+    driver, _ = started(Settings(2, 2), {"a": 2})
+    driver.worker_ended(3.0, 1, -9, "worker 1 was killed")
+    found = driver.status_changed(3.1, 0, broken(1))
+    assert actions(RunsShort, found) == [RunsShort(1, "a rank is gone")]
+    assert not actions(RunsShort, driver.tick(3.5))
 
 
 def test_workers_whose_agent_is_gone_are_told_to_leave() -> None:

@@ -2,7 +2,8 @@
 
 The world around the driver keeps the rules of real workers: one takes up a plan that names it,
 joins when all members do, takes over the state of rank 0, and waits for the next plan when its
-world is over. Some are stopped: they do nothing of this until they go on, if ever. An agent may be
+world is over. Some are stopped: they do nothing of this until they go on, if ever. Some that are
+stuck in a loop still answer a roll call. An agent may be
 gone while its workers live. In half of the stories agents keep the commits of each step. Some are
 slow, which rank 0 says.
 """
@@ -31,12 +32,14 @@ from lightcc._discovery.plan import (
 )
 from lightcc.runner.driver import (
     Action,
+    Awaits,
     Begin,
     CallOff,
     Driver,
     End,
     FoundSlow,
     LeftOut,
+    RunsShort,
     Settings,
     Start,
     Stop,
@@ -59,6 +62,7 @@ class Story:
             min_np=min_np,
             max_np=pick.choice([None, num_proc, num_proc + 2]),
             elastic_timeout_s=60.0,
+            stuck_s=pick.choice([15.0, 120.0]),
             cooldown_s=pick.choice([None, (1.0, 10.0)]),
             lose_host=pick.random() < 0.3,
             notify_early=pick.random() < 0.5,
@@ -76,6 +80,7 @@ class Story:
         self.kept: dict[str, int] = {}  # Steps in the newest commit, by host.
         self.begins = 0  # Plans that begin from a commit.
         self.frozen: set[int] = set()
+        self.loops: set[int] = set()  # Of the frozen ones: those that still answer.
         self.orphans: set[int] = set()  # Their agent is gone.
         self.state: dict[int, int] = {}  # Steps that a worker's state has behind it.
         self.now = 0.0
@@ -153,6 +158,10 @@ class Story:
                 assert self.keeps
                 assert self.kept[action.host] >= action.version  # Its worker may have said less.
                 self.begins += 1
+            elif isinstance(action, Awaits):
+                assert set(action.workers) <= set(self.plan.members)
+            elif isinstance(action, RunsShort):
+                assert not action.have_state or action.count < self.settings.min_np
             elif isinstance(action, LeftOut):
                 assert self.alive.get(action.worker, Status("")) is not None
             elif isinstance(action, FoundSlow):
@@ -335,6 +344,8 @@ class Story:
         """Stops a worker for a while; or for ever, if another one misses it."""
         if number in self.alive and number not in self.frozen:
             self.frozen.add(number)
+            if self.random.random() < 0.3:
+                self.loops.add(number)
             others = [it for it in self.plan.members if it in self.alive and it not in self.frozen]
             if not others or self.random.random() < 0.8:
                 self.after(self.random.uniform(0.1, 100), partial(self.thaw, number))
@@ -342,6 +353,7 @@ class Story:
     def thaw(self, number: int) -> None:
         """It goes on, and finds that its world is over, if it is."""
         self.frozen.discard(number)
+        self.loops.discard(number)
         status = self.alive.get(number)
         if status is None:
             self.ready(number)
@@ -356,7 +368,7 @@ class Story:
 
     def answer(self, number: int, serial: int) -> None:
         status = self.alive.get(number)
-        if status is not None and number not in self.frozen:
+        if status is not None and number not in self.frozen - self.loops:
             self.say(number, replace(status, heard=serial))
 
 
