@@ -17,10 +17,6 @@ _REQUEST_S = 10.0  # For a client to send its request, and to take the answer.
 _MAX_PORT = 65535
 
 
-class UnreadableError(Exception):
-    """The counters cannot be read; the text says why, and the answer passes it on."""
-
-
 def parse_address(text: str) -> tuple[str, int]:
     """Returns host and port of `HOST:PORT`, `:PORT` (all addresses) or `[IPV6]:PORT`.
 
@@ -47,7 +43,7 @@ class MetricsServer(ThreadingHTTPServer):
         Args:
             address: Host and port; port 0 chooses one.
             program: What the root page calls itself.
-            read: Returns the counters in Prometheus' text format; UnreadableError where it cannot.
+            read: Returns the counters in Prometheus' text format.
 
         Raises:
             OSError: The address cannot be had.
@@ -77,12 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
-            try:
-                text = self.server.read()
-            except UnreadableError as error:
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n")
-            else:
-                self._answer(HTTPStatus.OK, CONTENT_TYPE, text)
+            self._answer(HTTPStatus.OK, CONTENT_TYPE, self.server.read())
         elif path == "/":
             text = f"{self.server.program}: counters are at /metrics\n"
             self._answer(HTTPStatus.OK, "text/plain", text)

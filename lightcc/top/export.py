@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc._stats.prometheus import Families
 from lightcc._stats.statistics import COUNTER, METRICS
 from lightcc.harp.stat.export import as_prometheus as harp_as_prometheus
-from lightcc.harp.stat.files import DEFAULT_FOLDER, read_folder
+from lightcc.harp.stat.files import default_folder, read_folder
 from lightcc.harp.stat.layout import StatFileError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightcc.top.reading import Reading
 
 
-def as_prometheus(reading: Reading, harp_folder: Path = Path(DEFAULT_FOLDER)) -> str:
+def as_prometheus(reading: Reading) -> str:
     """Returns everything that the ranks of this machine, and HARP in them, count."""
     families = Families()
     for one in reading.ranks:
@@ -35,7 +36,7 @@ def as_prometheus(reading: Reading, harp_folder: Path = Path(DEFAULT_FOLDER)) ->
             families.add("lightcc_slow_rank_factor", "gauge", text, labels, slow["factor"])
     text = "Processes that do not answer"
     families.add("lightcc_silent_processes", "gauge", text, {}, len(reading.silent))
-    return families.text() + _harp(harp_folder)
+    return families.text() + _harp(default_folder())
 
 
 def _harp(folder: Path) -> str:

@@ -2,5 +2,5 @@
 
 Reads the files that processes with HARP publish (docs/harp/stat.md), and asks nothing of them.
 `layout` reads the bytes, `files` finds files and tells which belong to living processes, `rates`
-compares two readings; `table`, `export` and `serve` show them; `cli` is the command line.
+compares two readings; `table` and `export` show them; `cli` is the command line.
 """

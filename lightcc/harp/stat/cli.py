@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._stats.metrics_http import MetricsServer, UnreadableError, parse_address
-from lightcc.harp.stat.export import as_json, as_prometheus
-from lightcc.harp.stat.files import DEFAULT_FOLDER, Reading, clean, read_folder
+from lightcc.harp.stat.export import as_json
+from lightcc.harp.stat.files import DEFAULT_FOLDER, Reading, default_folder, read_folder
 from lightcc.harp.stat.layout import StatFileError
 from lightcc.harp.stat.rates import Rates
 from lightcc.harp.stat.table import as_table
@@ -54,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="harp-stat",
         description="Shows the counters of processes that use HARP, while they run.",
-        epilog="Without options: totals, once. What each counter means: docs/harp/stat.md.",
+        epilog="Without options: totals, once. What each counter means: docs/harp/stat.md. "
+        "lightcc-top has them for Prometheus.",
     )
     parser.add_argument(
         "--interval",
@@ -78,36 +78,18 @@ def _parser() -> argparse.ArgumentParser:
         "--dir",
         metavar="FOLDER",
         type=Path,
-        default=Path(os.environ.get("HARP_STAT_DIR") or DEFAULT_FOLDER),
+        default=default_folder(),
         help=f"where processes publish (HARP_STAT_DIR, else {DEFAULT_FOLDER})",
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="everything, as JSON on one line")
-    form.add_argument("--prometheus", action="store_true", help="everything, for Prometheus; once")
-    form.add_argument(
-        "--serve",
-        metavar="HOST:PORT",
-        type=lambda text: _checked(parse_address, text, "HOST:PORT, such as 127.0.0.1:9470"),
-        help="answer GET /metrics for Prometheus, until interrupted",
-    )
-    form.add_argument(
-        "--clean", action="store_true", help="remove what processes that were killed have left"
-    )
+    parser.add_argument("--json", action="store_true", help="everything, as JSON on one line")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs harp-stat; `argv` without the program's name. Returns the exit code."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     repeats = options.interval is not None or options.count is not None
-    if repeats and (options.prometheus or options.serve or options.clean):
-        parser.error("--interval and --count go with tables and --json")
     try:
-        if options.clean:
-            return _clean(options.dir)
-        if options.serve is not None:
-            return _serve(options)
         return _repeat(options) if repeats else _show_once(options)
     except StatFileError as error:
         return _complain(f"{options.dir} {error}")
@@ -145,9 +127,6 @@ def _complain_of(reading: Reading) -> int:
 
 def _show_once(options: argparse.Namespace) -> int:
     reading = read_folder(options.dir, options.pid)
-    if options.prometheus:  # A scrape of a machine where nothing runs is no error.
-        _say(as_prometheus(reading))
-        return 0
     if not reading.processes and not reading.problems:
         return _nothing(options)
     rates = Rates(None, reading)
@@ -178,43 +157,3 @@ def _repeat(options: argparse.Namespace) -> int:
         before = now
         shown += 1
     return 0 if has_found else _nothing(options)
-
-
-def _clean(folder: Path) -> int:
-    removed = 0
-    for path in clean(folder):
-        _say(f"removed {path}\n")
-        removed += 1
-    if removed == 0:
-        _say(f"nothing to remove in {folder}\n")
-    return 0
-
-
-def make_server(address: tuple[str, int], folder: Path, pid: int | None) -> MetricsServer:
-    """Listens, to serve the counters in `folder`, or those of one process.
-
-    Raises:
-        OSError: The address cannot be had.
-    """
-
-    def read() -> str:
-        try:
-            return as_prometheus(read_folder(folder, pid))
-        except StatFileError as error:
-            msg = f"{folder} {error}"
-            raise UnreadableError(msg) from error
-
-    return MetricsServer(address, "harp-stat", read)
-
-
-def _serve(options: argparse.Namespace) -> int:
-    host, port = options.serve
-    try:
-        server = make_server((host, port), options.dir, options.pid)
-    except OSError as error:
-        return _complain(f"cannot listen on {host}:{port}: {error.strerror or error}")
-    with server:
-        sys.stderr.write(f"harp-stat: serves {server.url}\n")
-        sys.stderr.flush()
-        server.serve_forever()
-    return 0

@@ -1,4 +1,4 @@
-"""Readings for other programs: JSON, and Prometheus' text format (version 0.0.4).
+"""Readings for other programs: JSON, and Prometheus' text format, which lightcc-top shows.
 
 Both name everything that a file names, and nothing else. For Prometheus, times are in seconds and
 names end as is the custom there: `harp_session_smoothed_rtt_seconds`, `harp_engine_turns_total`.

@@ -20,7 +20,6 @@ from lightcc.harp.stat.layout import (
     Identity,
     Record,
     StatFileError,
-    parse_identity,
     read_engines,
     read_layout,
 )
@@ -28,11 +27,8 @@ from lightcc.harp.stat.layout import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEFAULT_FOLDER = "/dev/shm"  # noqa: S108 - where HARP publishes; written to by `clean` alone.
+DEFAULT_FOLDER = "/dev/shm"  # noqa: S108 - where HARP publishes; read only.
 ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
-
-_HEAD_BYTES = 128
-_LONGEST_MAKING_S = 60.0  # A file without a head is one that is being made, for so long.
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ def life_of(identity: Identity) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+def _opened(path: Path) -> Iterator[int]:
     """Opens a file that anybody may have put there: follows no link, waits for no pipe.
 
     Raises:
@@ -139,11 +135,10 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
         what = "is a link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
         raise StatFileError(what) from error
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             msg = "is no regular file"
             raise StatFileError(msg)
-        yield descriptor, status
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -152,6 +147,11 @@ def _owner(path: Path) -> str:
     with contextlib.suppress(OSError):
         return str(path.lstat().st_uid)
     return "unknown"
+
+
+def default_folder() -> Path:
+    """Returns where processes publish: HARP_STAT_DIR, else /dev/shm."""
+    return Path(os.environ.get("HARP_STAT_DIR") or DEFAULT_FOLDER)
 
 
 def paths_in(folder: Path) -> list[Path]:
@@ -174,7 +174,7 @@ def read_process(path: Path) -> Process:
         StatFileError: It cannot be read; see `layout`.
         FileNotFoundError: It has gone.
     """
-    with _opened(path) as (descriptor, _):
+    with _opened(path) as descriptor:
         file = _File(descriptor)
         identity, layout = read_layout(file)
         state = life_of(identity)
@@ -206,29 +206,3 @@ def read_folder(folder: Path, pid: int | None = None) -> Reading:
         except StatFileError as error:
             problems.append(Problem(path, str(error)))
     return Reading(tuple(processes), tuple(problems))
-
-
-def clean(folder: Path) -> Iterator[Path]:
-    """Removes the files of processes that have ended: this user's; root, everybody's.
-
-    Yields:
-        What was removed.
-
-    Raises:
-        StatFileError: The folder cannot be read.
-    """
-    for path in paths_in(folder):
-        with contextlib.suppress(FileNotFoundError, StatFileError, PermissionError):
-            if _is_left_behind(path):
-                path.unlink()
-                yield path
-
-
-def _is_left_behind(path: Path) -> bool:
-    with _opened(path) as (descriptor, status):
-        if os.geteuid() not in (0, status.st_uid):
-            return False
-        head = _File(descriptor).read(0, _HEAD_BYTES)
-        if not head.strip(b"\0"):
-            return time.time() - status.st_mtime > _LONGEST_MAKING_S
-        return life_of(parse_identity(head)) == DEAD

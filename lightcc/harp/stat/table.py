@@ -7,9 +7,10 @@ mean trouble are named where they are not zero.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lightcc.harp.stat.files import ALIVE, DEAD
+from lightcc.harp.stat.layout import COUNTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ _TROUBLE = (
     "paths_quarantined",
 )
 Cells = list[str]
+Column: TypeAlias = "tuple[str, str, Callable[[object], str]]"  # Title, field, how it is shown.
 
 
 def as_table(
@@ -60,7 +62,7 @@ def _headline(process: Process) -> str:
     text = f"process {process.pid}, since {made}"
     silent = process.silent_s()
     if process.state == DEAD:
-        text += f": DEAD, it left {process.path} (harp-stat --clean removes it); its last counters:"
+        text += f": DEAD, it left {process.path}; its last counters:"
     elif process.state != ALIVE:
         text += ": in another PID namespace, so it cannot be told whether it lives"
     elif silent is not None and silent > _SILENT_S:
@@ -79,122 +81,49 @@ def _process(process: Process, rates: Rates, is_rate: bool, with_paths: bool) ->
     trouble: list[str] = []
     hidden = 0
     for engine in process.engines:
-        per_second = rates.of(process.path, engine)
-        show = _shower(engine, per_second, is_rate)
+        shown = _shown(engine, rates.of(process.path, engine) if is_rate else None)
         name = f"{engine.values.get('device', '?')}/{engine.values.get('engine', '?')}"
-        engines.append(_engine_cells(name, engine, show))
-        trouble += _trouble(name, show)
+        engines.append([name, *_cells(_ENGINE, shown), _share(shown)])
+        found = [f"{one} {_count(shown[one])}" for one in _TROUBLE if shown.get(one)]
+        trouble += [f"  {name}: " + ", ".join(found)] if found else []
         hidden += max(engine.there_are - len(engine.below), 0)
         for session in engine.below:
-            per_second = rates.of(process.path, engine, session)
-            sessions.append(_session_cells(name, session, _shower(session, per_second, is_rate)))
-            paths += [_path_cells(name, session, path) for path in session.below]
-    yield from _columns(_ENGINE_TITLES, engines)
+            per_second = rates.of(process.path, engine, session) if is_rate else None
+            values = _shown(session, per_second)
+            number = _text(values.get("session"))
+            usable = f"{_text(values.get('usable_paths'))}/{_text(values.get('paths'))}"
+            sessions.append([number, name, *_cells(_SESSION, values), usable])
+            paths += [
+                [_text(path.values.get("path")), number, name, *_cells(_PATH, path.values)]
+                for path in session.below
+            ]
+    yield from _columns(["ENGINE", *_titles(_ENGINE), "IDLE-TURNS"], engines)
     if sessions:
-        yield from _columns(_SESSION_TITLES, sessions)
+        yield from _columns(["SESSION", "ON", *_titles(_SESSION), "PATHS"], sessions)
     if hidden:
         yield f"  and {hidden} sessions that are not shown"
     if with_paths and paths:
-        yield from _columns(_PATH_TITLES, paths)
+        yield from _columns(["PATH", "OF", "ON", *_titles(_PATH)], paths)
     yield from trouble
 
 
-def _shower(
-    record: Record, per_second: Mapping[str, float], is_rate: bool
-) -> Callable[[str], float | None]:
-    """Returns what gives a counter of `record`, or its rate; None where there is none."""
-
-    def show(name: str) -> float | None:
-        value = per_second.get(name) if is_rate else record.values.get(name)
-        return None if value is None or isinstance(value, str) else value
-
-    return show
+def _shown(record: Record, per_second: Mapping[str, float] | None) -> dict[str, object]:
+    """Returns the values of a record; with rates, these in place of what is counted."""
+    if per_second is None:
+        return dict(record.values)
+    kept = {one.name: record.values[one.name] for one in record.fields if one.kind != COUNTER}
+    return {**kept, **per_second}
 
 
-_ENGINE_TITLES = [
-    "ENGINE",
-    "DATAPATH",
-    "MODE",
-    "SESSIONS",
-    "SENT",
-    "RECEIVED",
-    "PACKETS-OUT",
-    "PACKETS-IN",
-    "IDLE-TURNS",
-]
-_SESSION_TITLES = [
-    "SESSION",
-    "ON",
-    "PEER",
-    "STATE",
-    "AGE",
-    "DATA-SENT",
-    "SENT-AGAIN",
-    "DATA-RECEIVED",
-    "RTT",
-    "LEAST",
-    "WINDOW",
-    "IN-FLIGHT",
-    "PACED",
-    "PATHS",
-]
-_PATH_TITLES = ["PATH", "OF", "ON", "RTT", "LEAST", "IN-FLIGHT", "QUARANTINED"]
+def _cells(columns: Sequence[Column], values: Mapping[str, object]) -> Cells:
+    return [show(values.get(name)) for _, name, show in columns]
 
 
-def _engine_cells(name: str, engine: Record, show: Callable[[str], float | None]) -> Cells:
-    turns, idle = show("turns"), show("idle_turns")
-    return [
-        name,
-        str(engine.values.get("datapath", "-")),
-        str(engine.values.get("mode", "-")),
-        _count(engine.values.get("sessions")),
-        _bytes(show("wire_bytes_sent")),
-        _bytes(show("wire_bytes_received")),
-        _count(show("wire_packets_sent")),
-        _count(show("wire_packets_received")),
-        f"{100 * idle / turns:.0f}%" if turns and idle is not None else "-",
-    ]
+def _titles(columns: Sequence[Column]) -> Cells:
+    return [title for title, _, _ in columns]
 
 
-def _session_cells(name: str, session: Record, show: Callable[[str], float | None]) -> Cells:
-    values = session.values
-    return [
-        str(values.get("session", "-")),
-        name,
-        str(values.get("peer", "-")),
-        str(values.get("state", "-")),
-        _time(values.get("age_ns")),
-        _bytes(show("data_bytes_sent")),
-        _bytes(show("data_bytes_retransmitted")),
-        _bytes(show("data_bytes_received")),
-        _time(values.get("smoothed_rtt_ns")),
-        _time(values.get("minimum_rtt_ns")),
-        _count(values.get("window_packets")),
-        _count(values.get("in_flight_packets")),
-        _rate(values.get("pacing_rate")),
-        f"{values.get('usable_paths', '-')}/{values.get('paths', '-')}",
-    ]
-
-
-def _path_cells(name: str, session: Record, path: Record) -> Cells:
-    return [
-        str(path.values.get("path", "-")),
-        str(session.values.get("session", "-")),
-        name,
-        _time(path.values.get("smoothed_rtt_ns")),
-        _time(path.values.get("minimum_rtt_ns")),
-        _count(path.values.get("in_flight_packets")),
-        "yes" if path.values.get("is_quarantined") else "no",
-    ]
-
-
-def _trouble(name: str, show: Callable[[str], float | None]) -> Iterator[str]:
-    found = [f"{one} {_count(value)}" for one in _TROUBLE if (value := show(one))]
-    if found:
-        yield f"  {name}: " + ", ".join(found)
-
-
-def _columns(titles: Sequence[str], rows: list[Cells]) -> Iterator[str]:
+def _columns(titles: Cells, rows: list[Cells]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for row in (titles, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -202,6 +131,10 @@ def _columns(titles: Sequence[str], rows: list[Cells]) -> Iterator[str]:
 
 
 # -- Values ---------------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _scaled(value: object, step: float, units: Sequence[str]) -> str:
@@ -238,3 +171,40 @@ def _time(value: object) -> str:
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
     return f"{value} ns"
+
+
+def _share(values: Mapping[str, object]) -> str:
+    turns, idle = values.get("turns"), values.get("idle_turns")
+    if not isinstance(turns, (int, float)) or not isinstance(idle, (int, float)) or not turns:
+        return "-"
+    return f"{100 * idle / turns:.0f}%"
+
+
+_ENGINE: tuple[Column, ...] = (
+    ("DATAPATH", "datapath", _text),
+    ("MODE", "mode", _text),
+    ("SESSIONS", "sessions", _count),
+    ("SENT", "wire_bytes_sent", _bytes),
+    ("RECEIVED", "wire_bytes_received", _bytes),
+    ("PACKETS-OUT", "wire_packets_sent", _count),
+    ("PACKETS-IN", "wire_packets_received", _count),
+)
+_SESSION: tuple[Column, ...] = (
+    ("PEER", "peer", _text),
+    ("STATE", "state", _text),
+    ("AGE", "age_ns", _time),
+    ("DATA-SENT", "data_bytes_sent", _bytes),
+    ("SENT-AGAIN", "data_bytes_retransmitted", _bytes),
+    ("DATA-RECEIVED", "data_bytes_received", _bytes),
+    ("RTT", "smoothed_rtt_ns", _time),
+    ("LEAST", "minimum_rtt_ns", _time),
+    ("WINDOW", "window_packets", _count),
+    ("IN-FLIGHT", "in_flight_packets", _count),
+    ("PACED", "pacing_rate", _rate),
+)
+_PATH: tuple[Column, ...] = (
+    ("RTT", "smoothed_rtt_ns", _time),
+    ("LEAST", "minimum_rtt_ns", _time),
+    ("IN-FLIGHT", "in_flight_packets", _count),
+    ("QUARANTINED", "is_quarantined", lambda value: "yes" if value else "no"),
+)

@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from exposition import check_exposition
@@ -33,9 +28,6 @@ from stat_files import (
 from lightcc._stats import metrics_http as _metrics_http, prometheus as _prometheus
 from lightcc.harp.stat import cli, export, files, table
 from lightcc.harp.stat.rates import Rates
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # -- Output ---------------------------------------------------------------------------------------
 
@@ -143,14 +135,11 @@ def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert value["problems"][0]["file"].endswith("harp-2-0.stat")
 
 
-def test_prometheus_gets_its_text_format(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prometheus_gets_its_text_format(tmp_path: Path) -> None:
     write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
     dead = dead_identity()._replace(pid=1)
     write(tmp_path, "harp-2-0.stat", encode_file(example(), dead))
-    code, out, _ = run(capsys, tmp_path, "--prometheus")
-    assert code == 0
+    out = export.as_prometheus(files.read_folder(tmp_path))
     samples = check_exposition(out)
     pid = f'pid="{os.getpid()}"'
     engine = f'{pid},device="eth0",engine="3"'
@@ -172,11 +161,8 @@ def test_prometheus_gets_its_text_format(
     assert not any('pid="1",' in key for key in samples), "a dead process counts nothing"
 
 
-def test_prometheus_without_processes_is_no_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(capsys, tmp_path, "--prometheus")
-    assert code == 0
+def test_prometheus_without_processes_is_no_error(tmp_path: Path) -> None:
+    out = export.as_prometheus(files.read_folder(tmp_path))
     assert check_exposition(out) == {"harp_stat_problems{}": 0}
 
 
@@ -192,60 +178,7 @@ def test_labels_are_escaped() -> None:
     )
 
 
-# -- Serving, and wrong commands ------------------------------------------------------------------
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
-    with cli.make_server(("127.0.0.1", 0), tmp_path, None) as served:
-        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{served.server_port}"
-        served.shutdown()
-        thread.join()
-
-
-def test_prometheus_can_scrape(server: str, tmp_path: Path) -> None:
-    with urllib.request.urlopen(f"{server}/metrics") as answer:
-        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        first = check_exposition(answer.read().decode())
-    write(tmp_path, "harp-1-0.stat", encode_file(example(turns=500), own_identity()))
-    with urllib.request.urlopen(f"{server}/metrics") as answer:
-        second = check_exposition(answer.read().decode())
-    (turns,) = [key for key in first if key.startswith("harp_engine_turns_total")]
-    assert (first[turns], second[turns]) == (100, 500)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{server}/secret")
-    assert caught.value.code == 404
-    caught.value.close()
-
-
-def test_a_folder_that_goes_is_an_error_of_the_server(server: str, tmp_path: Path) -> None:
-    (tmp_path / "harp-1-0.stat").unlink()
-    tmp_path.rmdir()
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{server}/metrics")
-    assert caught.value.code == 500
-    assert b"No such file" in caught.value.read()
-    caught.value.close()
-    tmp_path.mkdir()
-
-
-def test_the_program_serves_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lightcc.harp.stat", "--dir", str(tmp_path)]
-    with subprocess.Popen(
-        [*command, "--serve", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        match = re.fullmatch(r"harp-stat: serves (http://127\.0\.0\.1:\d+/metrics)\n", line)
-        assert match, line
-        with urllib.request.urlopen(match[1]) as answer:
-            assert b"harp_stat_problems" in answer.read()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert process.stderr.read() == ""
+# -- Wrong commands -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,12 +197,6 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ["--interval", "x"],
         ["--count", "0"],
         ["--pid", "-1"],
-        ["--serve", "9470"],
-        ["--serve", "::1:80"],
-        ["--serve", "host:99999"],
-        ["--json", "--prometheus"],
-        ["--prometheus", "--interval", "1"],
-        ["--clean", "--count", "1"],
     ],
 )
 def test_wrong_commands_are_refused_with_what_is_allowed(
@@ -280,23 +207,15 @@ def test_wrong_commands_are_refused_with_what_is_allowed(
     assert caught.value.code == 2
     err = capsys.readouterr().err
     assert options[0] in err
-    assert "expected" in err or "not allowed" in err or "go with" in err
-
-
-def test_an_address_that_cannot_be_had_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(capsys, tmp_path, "--serve", "192.0.2.1:9470")
-    assert code == 1
-    assert "cannot listen on 192.0.2.1:9470" in err
+    assert "expected" in err
 
 
 def test_the_folder_is_that_of_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARP_STAT_DIR", str(tmp_path))
-    assert cli.main(["--clean"]) == 0
-    assert f"nothing to remove in {tmp_path}" in capsys.readouterr().out
+    assert cli.main([]) == 1
+    assert f"of HARP in {tmp_path}" in capsys.readouterr().err
 
 
 def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:

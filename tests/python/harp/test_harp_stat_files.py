@@ -214,20 +214,3 @@ def test_a_folder_is_read_as_far_as_it_can_be(
         "harp-6-link.stat": "is a link",
         "harp-7-folder.stat": "is no regular file",
     }
-
-
-def test_only_what_dead_processes_left_is_removed(tmp_path: Path) -> None:
-    own = own_identity()
-    write(tmp_path, "harp-1-dead.stat", encode_file(example(), dead_identity()))
-    write(tmp_path, "harp-2-alive.stat", encode_file(example(), own))
-    elsewhere = dead_identity()._replace(pid_namespace=1)
-    write(tmp_path, "harp-3-elsewhere.stat", encode_file(example(), elsewhere))
-    write(tmp_path, "harp-4-noise.stat", b"noise" * 100)
-    write(tmp_path, "harp-5-new.stat", bytes(PAGE))
-    os.utime(write(tmp_path, "harp-6-never.stat", b""), (1, 1))
-    other = encode_file(example(), dead_identity()._replace(version=9))
-    write(tmp_path, "harp-7-dead-of-another-version.stat", other)
-    removed = {path.name for path in files.clean(tmp_path)}
-    dead = {"harp-1-dead.stat", "harp-6-never.stat", "harp-7-dead-of-another-version.stat"}
-    assert removed == dead
-    assert len(list(tmp_path.iterdir())) == 4
