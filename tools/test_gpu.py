@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -117,30 +116,9 @@ def run_program(argv: Sequence[str], limit_s: float, **environment: str) -> str 
             process.wait()
 
 
-def read_report(path: Path, ended: str | int) -> Outcome:
-    """Returns what a JUnit report of pytest or GoogleTest says of a run that ended so."""
-    outcome = Outcome(problem=ended if isinstance(ended, str) else "")
-    if path.exists():
-        # Written by our own programs a moment ago: not hostile.
-        for case in ET.parse(path).iter("testcase"):  # noqa: S314
-            skipped = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
-                outcome.failed += 1
-            elif skipped is not None:
-                lines = (skipped.get("message") or "no reason").strip().splitlines()
-                outcome.skipped[lines[-1]] += 1  # GoogleTest names the place in the first one.
-            elif case.get("status") != "notrun":
-                outcome.passed += 1
-    if not outcome.problem and ended != 0 and not outcome.failed:
-        outcome.problem = f"exit code {ended}"
-    if not outcome.problem and not (outcome.passed or outcome.failed or outcome.skipped):
-        outcome.problem = "no test ran"
-    return outcome
-
-
 def read_record(path: Path, ended: str | int) -> Outcome:
-    """Returns what was over when a run ended so, without a report (tests/python/records.py)."""
-    outcome = Outcome(problem=ended if isinstance(ended, str) else f"exit code {ended}")
+    """Returns what became of the tests of a run that ended so (tests/python/records.py)."""
+    outcome = Outcome(problem=ended if isinstance(ended, str) else "")
     results: dict[str, tuple[str, str]] = {}
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for text in lines:
@@ -149,52 +127,45 @@ def read_record(path: Path, ended: str | int) -> Outcome:
         line = json.loads(text)
         if results.get(line["test"], ("", ""))[0] != "failed":
             results[line["test"]] = line["result"], line.get("reason", "")
-    for test, (result, reason) in results.items():
-        outcome.passed += result == "passed"
-        outcome.failed += result == "failed"
-        if result == "skipped":
-            outcome.skipped[reason] += 1
-        elif result == "begun":
+    counts = Counter(result for result, _ in results.values())
+    outcome.passed, outcome.failed = counts["passed"], counts["failed"]
+    outcome.skipped = Counter(reason for result, reason in results.values() if result == "skipped")
+    if not outcome.problem and ended != 0 and (counts["begun"] or not outcome.failed):
+        outcome.problem = f"exit code {ended}"
+    if not outcome.problem and not results:
+        outcome.problem = "no test ran"
+    for test, (result, _) in results.items():
+        if result == "begun":
             outcome.problem += f", during {test}"
     return outcome
 
 
-def make_room(report: str) -> tuple[Path, Path]:
-    """Returns where a run's report and record go, and has neither of them there."""
-    paths = REPORTS / f"{report}.xml", REPORTS / f"{report}.jsonl"
+def make_room(name: str) -> Path:
+    """Returns where a run's record goes, and has none there."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    for old in paths:
-        old.unlink(missing_ok=True)
-    return paths
+    path = REPORTS / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    return path
 
 
-def read_results(path: Path, record: Path, ended: str | int) -> Outcome:
-    """Returns what the report says; where there is none, what was over by then."""
-    return read_report(path, ended) if path.exists() else read_record(record, ended)
-
-
-def run_pytest(report: str, limit_s: float, files: Sequence[str], **environment: str) -> Outcome:
+def run_pytest(name: str, limit_s: float, files: Sequence[str], **environment: str) -> Outcome:
     """Runs tests marked `gpu`."""
-    path, record = make_room(report)
-    targets = [str(PYTHON_TESTS / file) for file in files]
-    argv = [*PYTEST, "--junitxml", str(path), "--record", str(record), *targets]
-    ended = run_program(argv, limit_s, **environment)
-    return read_results(path, record, ended)
+    record = make_room(name)
+    argv = [*PYTEST, "--record", str(record), *(str(PYTHON_TESTS / file) for file in files)]
+    return read_record(record, run_program(argv, limit_s, **environment))
 
 
-def run_kernel_cases(
-    report: str, limit_s: float, *flags: str, before: Sequence[str] = ()
-) -> Outcome:
+def run_kernel_cases(name: str, limit_s: float, *flags: str, before: Sequence[str] = ()) -> Outcome:
     """Runs the cases of kernels on the first GPU; `before`: a program that runs the program."""
     if not KERNEL_TESTS.exists():
         return Outcome(problem=f"{KERNEL_TESTS.relative_to(ROOT)} is not built")
-    path, record = make_room(report)
-    argv = [*before, str(KERNEL_TESTS), *flags, f"--gtest_output=xml:{path}", "--gtest_brief=1"]
+    record = make_room(name)
+    argv = [*before, str(KERNEL_TESTS), *flags, "--gtest_brief=1"]
     environment = {"LIGHTCC_TEST_GPU": "0:all", "LIGHTCC_TEST_RECORD": str(record)}
     ended = run_program(argv, limit_s, **environment)
     if ended == SANITIZER_CODE:
         ended = "compute-sanitizer has found something"
-    return read_results(path, record, ended)
+    return read_record(record, ended)
 
 
 def find_sanitizer() -> str | None:

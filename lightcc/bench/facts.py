@@ -21,19 +21,12 @@ def _search(path: str, pattern: str) -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns processor, cores, caches, memory, kernel, versions and load."""
-    caches = Path("/sys/devices/system/cpu/cpu0/cache")
-    sizes = {
-        f"L{_search(str(index / 'level'), r'(.+)')} {_search(str(index / 'type'), r'(.+)')}":
-            _search(str(index / "size"), r"(.+)")
-        for index in sorted(caches.glob("index*"))
-    }  # fmt: skip
+    """Returns processor, cores, memory, kernel, versions and load."""
     memory_kib = int(_search("/proc/meminfo", r"MemTotal:\s+(\d+)") or 0)
     return {
         "cpu": _search("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.machine(),
         "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)),
-        "caches": sizes,
         "memory_gib": round(memory_kib / 2**20, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),

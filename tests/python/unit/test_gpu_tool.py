@@ -83,14 +83,6 @@ def test_tests_that_were_over_count_where_pytest_is_ended(
     assert outcome.problem.endswith("test_some.py::test_that_is_ended")
 
 
-def test_a_record_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path) -> None:
-    record = tmp_path / "record.jsonl"
-    record.write_text('{"test": "a", "result": "passed"}\n{"test": "b", "resu')
-    assert gpu_tool.read_record(record, -9) == gpu_tool.Outcome(passed=1, problem="exit code -9")
-    none = gpu_tool.read_record(tmp_path / "none.jsonl", 4)
-    assert none == gpu_tool.Outcome(problem="exit code 4")
-
-
 def test_a_step_in_which_all_was_skipped_has_not_passed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -100,24 +92,27 @@ def test_a_step_in_which_all_was_skipped_has_not_passed(
 
 
 @pytest.mark.parametrize(
-    ("report", "ended", "word"),
+    ("results", "ended", "word", "problem"),
     [
-        ('<testcase name="a"/>', 0, "passed"),
-        ('<testcase name="a"><skipped message="why"/></testcase>', 0, "skipped"),
-        ('<testcase name="a"/><testcase name="b"><failure/></testcase>', 1, "FAILED"),
-        ('<testcase name="a"/>', -11, "FAILED"),
-        ('<testcase name="a"/>', "ended after its limit of 1 s", "FAILED"),
-        ("", 0, "FAILED"),
-        ('<testcase name="a" status="notrun"/>', 0, "FAILED"),
+        (["passed"], 0, "passed", ""),
+        (["skipped"], 0, "skipped", ""),
+        (["passed", "failed"], 1, "FAILED", ""),
+        (["passed"], -11, "FAILED", "exit code -11"),
+        (["passed", "begun"], -9, "FAILED", "exit code -9, during 1"),
+        (["passed"], "ended after its limit of 1 s", "FAILED", "ended after its limit of 1 s"),
+        ([], 0, "FAILED", "no test ran"),
     ],
 )
-def test_reports_and_exit_codes_make_the_result(
-    tmp_path: Path, report: str, ended: str | int, word: str
+def test_records_and_exit_codes_make_the_result(
+    tmp_path: Path, results: list[str], ended: str | int, word: str, problem: str
 ) -> None:
-    path = tmp_path / "report.xml"
-    path.write_text(f"<testsuites><testsuite>{report}</testsuite></testsuites>")
-    assert gpu_tool.read_report(path, ended).word() == word
-    assert gpu_tool.read_report(tmp_path / "none.xml", 0).word() == "FAILED"
+    path = tmp_path / "record.jsonl"
+    lines = [f'{{"test": "{i}", "result": "{result}"}}\n' for i, result in enumerate(results)]
+    path.write_text("".join(lines) + '{"test": "cut off", "resu')
+    outcome = gpu_tool.read_record(path, ended)
+    assert (outcome.word(), outcome.problem) == (word, problem)
+    assert outcome.passed == results.count("passed")
+    assert gpu_tool.read_record(tmp_path / "none", 0).problem == "no test ran"
 
 
 def test_all_tests_marked_gpu_are_in_the_folder_that_is_run() -> None:
