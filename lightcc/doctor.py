@@ -50,7 +50,7 @@ _SHARED_LIBRARIES = (
     ("Open MPI", ("libmpi.so.40",)),
     ("MPICH or Intel MPI", ("libmpi.so.12", "libmpich.so.12")),
 )
-_PACKAGES = ("torch", "cupy", "tensorflow", "keras", "tf_keras", "mpi4py", "matplotlib")
+_PACKAGES = ("torch", "cupy", "tensorflow", "keras", "tf_keras", "mpi4py")
 _IMPORT_LIMIT_S = 120.0
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import train_report
-from lightcc._figures import PlotError, load_pyplot
 from lightcc.bench import report
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cases import SizeError, parse_size
@@ -97,7 +96,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--layers", type=Path, metavar="FILE", help="another table")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put gloo")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
-    add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
     return parser
 
 
@@ -113,12 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     args.variants = with_ratio(args.variants, args.topk_ratio)
     args.num_ranks = args.hosts * args.ranks_per_host
-    try:
-        if args.plot:
-            load_pyplot()  # Said before the work.
-    except PlotError as error:
-        _say(str(error))
-        return 1
     with contextlib.ExitStack() as stack:
         file = report.open_json(args.json, stack)
         try:
@@ -131,12 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("--hosts: a link needs at least 2 hosts")
         rows = Run(args, stack, hosts, file).measure(trainings)
     failed = not rows or any(row.errors or (row.library == LIGHTCC and row.note) for row in rows)
-    if args.plot:
-        try:
-            train_report.plot(rows, trainings, args.plot)
-        except PlotError as error:
-            _say(str(error))
-            failed = True
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The table, JSON rows and plot of emulated training steps.
+"""The table and JSON rows of emulated training steps.
 
 `efficiency` is the median step without communication (`none`) over the median step; `wire` is what
 the host that sent most sent per step, with all headers; `CPU` is processor time per step and rank,
@@ -11,11 +11,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightcc._figures import load_pyplot, save_figure
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightcc.bench.layer_table import Training
 
 _WITHOUT = "none"
@@ -135,44 +131,3 @@ def table_line(row: Row) -> str:
         f"{start}{row.step_s * 1e3:>10.1f} {row.min_s * 1e3:>10.1f} {efficiency:>10} "
         f"{(row.wire_bytes or 0) / 1e6:>9.1f} {row.cpu_s:>8.3f} {row.steps:>6} {row.errors:>6}"
     )
-
-
-def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
-    """Draws efficiencies as bars, a group for each model, with the published ones as lines.
-
-    Raises:
-        PlotError: matplotlib is not installed, or cannot write this file.
-    """
-    pyplot = load_pyplot()
-    shown = [row for row in rows if row.efficiency is not None and row.variant != _WITHOUT]
-    labels = list(dict.fromkeys(row.variant for row in shown))
-    width = 0.8 / max(1, len(labels))
-    figure, axes = pyplot.subplots(figsize=(2.5 + 2.5 * len(trainings), 5), layout="constrained")
-    positions = {training.name: position for position, training in enumerate(trainings)}
-    for number, label in enumerate(labels):
-        mine = [row for row in shown if row.variant == label]
-        left = [positions[row.model] - 0.4 + (number + 0.5) * width for row in mine]
-        bars = axes.bar(left, [100 * (row.efficiency or 0) for row in mine], width, label=label)
-        axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    styles = dict(zip(_PUBLISHED, (":", "--"), strict=True))
-    for training in trainings:
-        for what, style in styles.items():
-            efficiency = training.published_efficiency(what)
-            if efficiency is not None:
-                ends = (positions[training.name] - 0.45, positions[training.name] + 0.45)
-                axes.hlines(100 * efficiency, *ends, linestyles=style, colors="black")
-                text = f"published: {_PUBLISHED[what]}"
-                position = (positions[training.name], 100 * efficiency + 3)
-                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-                axes.annotate(text, position, fontsize=7, ha="center", bbox=box)
-    axes.set_xticks(list(positions.values()), list(positions))
-    axes.set_ylabel("scaling efficiency (%)")
-    axes.set_ylim(0, 110)
-    if shown:
-        one = shown[0]
-        axes.set_title(
-            f"{one.hosts} hosts, {one.ranks} ranks, emulated computing, scale {one.time_scale:g}"
-        )
-        figure.legend(fontsize=8, loc="outside lower center", ncols=len(labels))
-    axes.grid(visible=True, axis="y", alpha=0.3)
-    save_figure(figure, path)

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._figures import PlotError, load_pyplot
 from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import TableError, read_table
 from lightcc.plan import report
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from lightcc.plan.workload import Workload
 
-_FAILURES = (TableError, TraceError, WorkloadError, CostsError, PlotError, RuntimeError)
+_FAILURES = (TableError, TraceError, WorkloadError, CostsError, RuntimeError)
 
 
 def _samples(text: str) -> int:
@@ -59,7 +58,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--samples", type=_samples, metavar="N", help="of an epoch, such as 1281167 (ImageNet)")
     add("--price", type=float, metavar="X", help="of a host for an hour, in any currency")
     add("--json", action="store_true", help="for programs")
-    add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
     return parser
 
 
@@ -99,8 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.tcp is not None and args.tcp > args.link:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
     try:
-        if args.plot is not None:
-            load_pyplot()  # Said before the work.
         workload = _workload(args)
         costs = _costs(args)
         site = Site(args.hosts, args.gpus, args.link, args.tcp or args.link)
@@ -113,8 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(json.dumps(report.as_dict(workload, site, costs, steps)) + "\n")
         else:
             sys.stdout.write(report.text(workload, site, steps, epoch))
-        if args.plot is not None:
-            report.plot(workload, site, steps, args.plot)
         if args.save_costs is not None:
             costs.write(args.save_costs)
     except (*_FAILURES, OSError) as error:

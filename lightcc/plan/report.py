@@ -1,4 +1,4 @@
-"""Predictions as text, for programs, and as a picture."""
+"""Predictions as text, and for programs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightcc._figures import duration, load_pyplot, save_figure, size
+from lightcc._figures import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lightcc.plan.costs import Costs
     from lightcc.plan.steps import Prediction
     from lightcc.plan.variants import Site, Variant
     from lightcc.plan.workload import Workload
 
-__all__ = ["Epoch", "as_dict", "plot", "text"]
+__all__ = ["Epoch", "as_dict", "text"]
 
 _ENOUGH = 0.97  # So near the best variant, no variable is worth setting.
-_PARTS = {"compute_s": "#9aa0a6", "exposed_s": "#ed7d31"}
-_MEANING = {"compute_s": "computing", "exposed_s": "only communicating"}
 
 
 @dataclass(frozen=True)
@@ -117,33 +114,6 @@ def as_dict(
             for one in steps
         ],
     }
-
-
-def plot(workload: Workload, site: Site, steps: Sequence[Prediction], path: Path) -> None:
-    """Draws a bar for each variant.
-
-    Raises:
-        PlotError: matplotlib is not installed, or cannot write this file.
-    """
-    figure, axes = load_pyplot().subplots(
-        figsize=(9, 0.45 * len(steps) + 1.6), layout="constrained"
-    )
-    names = [one.variant.name for one in steps]
-    left = [0.0] * len(steps)
-    for part, color in _PARTS.items():
-        widths = [1e3 * getattr(one, part) for one in steps]
-        axes.barh(names, widths, left=left, color=color, label=_MEANING[part])
-        left = [before + width for before, width in zip(left, widths, strict=True)]
-    for name, end, one in zip(names, left, steps, strict=True):
-        axes.text(end, name, f" {one.efficiency:.0%}", va="center")
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.1 * max(left))
-    axes.set_xlabel("predicted step (ms), and the share of it that computes")
-    axes.set_title(
-        f"{workload.name}, {site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)}"
-    )
-    axes.legend(loc="lower right")
-    save_figure(figure, path)
 
 
 def _rate(bits_per_s: float) -> str:

@@ -1,6 +1,6 @@
 """Reads the timelines that ranks record: one picture of all ranks, and where the time went.
 
-`python -m lightcc.timeline merge|summary|plot FILE`; see docs/running/timeline.md.
+`python -m lightcc.timeline merge|summary FILE`; see docs/running/timeline.md.
 """
 
 from __future__ import annotations

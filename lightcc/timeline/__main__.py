@@ -1,4 +1,4 @@
-"""`python -m lightcc.timeline merge|summary|plot FILE`: see docs/running/timeline.md."""
+"""`python -m lightcc.timeline merge|summary FILE`: see docs/running/timeline.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._figures import PlotError, duration, load_pyplot
+from lightcc._figures import duration
 from lightcc.timeline import report
 from lightcc.timeline.clocks import clock_offsets
 from lightcc.timeline.merging import merge
@@ -29,11 +29,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     merging = commands.add_parser("merge", help="one file of all ranks, on one clock")
     summary = commands.add_parser("summary", help="where the steps went, and which rank was late")
-    plotting = commands.add_parser("plot", help="the steps of all ranks as a picture")
-    for command in (merging, summary, plotting):
+    for command in (merging, summary):
         command.add_argument("file", type=Path, metavar="FILE", help="rank 0's timeline")
     merging.add_argument("-o", "--output", type=Path, required=True, metavar="MERGED")
-    plotting.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.png")
     how = summary.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="for programs")
     how.add_argument("--steps", action="store_true", help="a line for each step, in milliseconds")
@@ -59,20 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code: 1 where a file is not what it should be."""
     args = _parser().parse_args(arguments)
     try:
-        if args.command == "plot":
-            load_pyplot()  # Said before the work.
         traces = read_all(args.file)
         if args.command == "merge":
             _merge(traces, args.output)
-        elif args.command == "plot":
-            report.plot([summarize(trace) for trace in traces], args.output)
         else:
             summary = summarize(traces[0])
             if args.json:
                 sys.stdout.write(json.dumps(report.as_dict(summary), indent=2) + "\n")
             else:
                 sys.stdout.write((report.steps_text if args.steps else report.text)(summary))
-    except (TraceError, PlotError, OSError) as error:
+    except (TraceError, OSError) as error:
         sys.stderr.write(f"python -m lightcc.timeline: {error}\n")
         return 1
     return 0

@@ -1,16 +1,13 @@
-"""A summary as text, for programs, and as a picture."""
+"""A summary as text, and for programs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lightcc._figures import duration, load_pyplot, save_figure, size
+from lightcc._figures import duration, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from lightcc.timeline.devices import DeviceSummary
     from lightcc.timeline.summary import Summary
 
@@ -21,7 +18,6 @@ _MEANING = {
     "exposed": "communication, after it had handed in its last tensor",
     "waiting": "all was handed in: other ranks were late",
 }
-_COLORS = {"alone": "#9aa0a6", "hidden": "#5b9bd5", "exposed": "#ed7d31", "waiting": "#c00000"}
 _MAX_RANKS = 5
 
 
@@ -143,26 +139,3 @@ def as_dict(summary: Summary) -> dict[str, Any]:
     if summary.devices is not None:
         result["devices"] |= {"hidden": summary.devices.hidden, "exposed": summary.devices.exposed}
     return result
-
-
-def plot(summaries: Sequence[Summary], path: Path) -> None:
-    """Draws where each rank's average step went into `path`.
-
-    Raises:
-        PlotError: matplotlib is not installed, or cannot write this file.
-    """
-    height = 1.5 + 0.4 * len(summaries)
-    figure, axes = load_pyplot().subplots(figsize=(8, height), layout="constrained")
-    names = [f"rank {summary.rank}" for summary in summaries]
-    left = [0.0] * len(summaries)
-    for part in _PARTS:
-        widths = [
-            1e3 * sum(getattr(step, part) for step in one.steps) / max(len(one.steps), 1)
-            for one in summaries
-        ]
-        axes.barh(names, widths, left=left, label=part, color=_COLORS[part])
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.invert_yaxis()
-    axes.set_xlabel("average step (ms)")
-    axes.legend(ncols=len(_PARTS), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    save_figure(figure, path)

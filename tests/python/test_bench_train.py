@@ -185,14 +185,6 @@ def test_mistakes_end_with_code_2(
     assert expected in capsys.readouterr().err
 
 
-def test_a_plot_is_refused_before_measuring_where_matplotlib_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert train.main(["--tcp-rate", "--plot", str(tmp_path / "x.png")]) == 1
-    assert "pip install matplotlib" in capsys.readouterr().err
-
-
 def small_table(directory: Path) -> Path:
     """A model of 4 MB in five gradients, of which nothing is published."""
     layers = [

@@ -58,7 +58,6 @@ NOT_RUN = {
     r"--install-horovodrun": "writes beside Python's programs; horovod/test_run.py does",
     r"hosts\.sh": "test_elastic.py has such a script",
     r"chaos_elastic": "takes hours; test_chaos.py plays some",
-    r"timeline plot": "needs matplotlib; test_timeline_tool.py",
     r"^python ray_": "needs Ray; test_ray.py runs the programs of that page",
     r"^python spark_": "needs Spark; test_spark.py runs it",
 }

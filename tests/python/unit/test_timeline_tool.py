@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -415,21 +414,3 @@ def test_a_summary_for_programs_and_for_people(
     assert "rank 1 was late: look there first" in text
     assert "SHM_ALLREDUCE" in text
     assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_a_plot_needs_matplotlib_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = two_steps().write(tmp_path / "t.json")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert tool.main(["plot", str(path), "-o", str(tmp_path / "t.png")]) == 1
-    assert "plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
-
-
-@pytest.mark.extra
-def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    path = two_steps().write(tmp_path / "t.json")
-    picture = tmp_path / "t.png"
-    assert tool.main(["plot", str(path), "-o", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
