@@ -6,10 +6,10 @@ Exit code: 0; 1 where there was nothing to show, which is said on stderr; 2 for 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lightcc._stats.metrics_http import MetricsServer, parse_address
 from lightcc.top.export import as_prometheus
 from lightcc.top.reading import Reading, read_ranks
-from lightcc.top.screen import as_rich, as_text, make_screen
+from lightcc.top.screen import as_text, make_screen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lightcc-top",
         description="Shows what the ranks of this machine do, while they run.",
-        epilog="On a terminal, with `pip install 'lightcc[tools]'`, the screen is live; elsewhere "
-        "it is text. docs/running/watching.md says what each column means.",
+        epilog="On a terminal the screen is live; elsewhere it is text. docs/running/watching.md "
+        "says what each column means.",
     )
     parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds (1)")
     parser.add_argument("--count", metavar="N", type=_count, help="end after N screens")
@@ -90,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _serve(options.serve)
         if options.textfile is not None:
             return _write_textfile(options)
-        has_rich = importlib.util.find_spec("rich") is not None
-        if has_rich and sys.stdout.isatty() and not options.text and not options.json:
+        if sys.stdout.isatty() and not options.text and not options.json:
             return _show_live(options)
         return _show_lines(options)
     except KeyboardInterrupt:
@@ -146,19 +145,19 @@ def _show_lines(options: argparse.Namespace) -> int:
 
 
 def _show_live(options: argparse.Namespace) -> int:
-    from rich.live import Live
-
+    """Draws on the terminal's other screen, so that what was on this one comes back."""
     readings = _Readings(options)
-    with Live(screen=True, auto_refresh=False) as live:
-
-        def show() -> None:
+    _say("\x1b[?1049h")
+    try:
+        while True:
+            columns, rows = shutil.get_terminal_size()
             screen = make_screen(readings.before, readings.now)
-            live.update(as_rich(screen, live.console.width), refresh=True)
-
-        show()
-        while readings.advance():
-            show()
-    return 0
+            lines = as_text(screen, columns, colours=True).splitlines()
+            _say("\x1b[H\x1b[J" + "\n".join(lines[: rows - 1]) + "\n")
+            if not readings.advance():
+                return 0
+    finally:
+        _say("\x1b[?1049l")
 
 
 def _write_textfile(options: argparse.Namespace) -> int:

@@ -1,13 +1,10 @@
-"""What lightcc-top shows, as lines and cells; and both ways of drawing them.
-
-A `Screen` is made of two readings. `as_text` draws it without help, `as_rich` with rich, in colour.
-"""
+"""What lightcc-top shows, as lines and cells. A `Screen` is made of two readings."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -26,7 +23,7 @@ _THOUSAND = 1000
 _LONG_WAIT_S = 1.0
 _NAMED_RANKS = 8
 _MANY = 0.5  # A rank that is last in so many of the operations is named.
-PLAIN, GOOD, BAD = "plain", "good", "bad"
+_BAD, _PLAIN = "\x1b[1;31m", "\x1b[0m"  # Bold and red on a terminal, and as before.
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Row:
     """A rank."""
 
     cells: tuple[str, ...]
-    mood: str  # PLAIN, GOOD or BAD: how the state is coloured.
+    is_bad: bool  # Others wait for it.
 
 
 @dataclass(frozen=True)
@@ -173,15 +170,15 @@ def _row(
 
     in_flight = one.counters["in_flight"]
     if one.rank in awaited:
-        state, mood = "is awaited", BAD
+        state = "is awaited"
     elif one.rank in slow:
-        state, mood = "is slow", BAD
+        state = "is slow"
     elif in_flight and rate and rate["operations"] == 0:
-        state, mood = "waits", PLAIN
+        state = "waits"
     elif rate and rate["operations"] > 0:
-        state, mood = "runs", GOOD
+        state = "runs"
     else:
-        state, mood = "idle" if rate else "", PLAIN
+        state = "idle" if rate else ""
     cells = (
         str(one.rank),
         str(one.pid),
@@ -195,7 +192,7 @@ def _row(
         "-" if late is None else f"{late:.0%}",
         state,
     )
-    return Row(cells, mood)
+    return Row(cells, one.rank in awaited or one.rank in slow)
 
 
 def _link_line(name: str, now: Reading, before: Reading | None, link: Link) -> str:
@@ -226,44 +223,18 @@ def fitting_columns(rows: Sequence[Row], columns: int) -> dict[int, int]:
     return widths
 
 
-def as_text(screen: Screen, columns: int = TEXT_COLUMNS) -> str:
-    """Returns plain text for that many columns."""
+def as_text(screen: Screen, columns: int = TEXT_COLUMNS, *, colours: bool = False) -> str:
+    """Returns text for that many columns; `colours`: for a terminal."""
     lines = [screen.head]
+    if not screen.jobs:
+        lines += ["", "no rank of yours runs on this machine"]
     for job in screen.jobs:
         lines += ["", job.title[:columns], f"  {job.sums}"]
         lines += [f"  {job.advice}"] if job.advice else []
         widths = fitting_columns(job.rows, columns)
-        for cells in (TITLES, *(row.cells for row in job.rows)):
-            *numbers, state = (cells[i].rjust(width) for i, width in widths.items())
-            lines.append("  ".join(["", *numbers, state.strip()]).rstrip())
+        for row in (Row(TITLES, is_bad=False), *job.rows):
+            *numbers, state = (row.cells[i].rjust(width) for i, width in widths.items())
+            line = "  ".join(["", *numbers, state.strip()]).rstrip()
+            lines.append(f"{_BAD}{line}{_PLAIN}" if colours and row.is_bad else line)
     lines += ["", *screen.notes] if screen.notes else []
     return "\n".join(lines) + "\n"
-
-
-_COLOURS = {PLAIN: "", GOOD: "green", BAD: "bold red"}
-
-
-def as_rich(screen: Screen, columns: int) -> Any:
-    """Returns something that rich can draw on a screen of that width."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[Any] = [Text(screen.head, style="bold")]
-    for job in screen.jobs:
-        parts += [Text(""), Text(job.title, style="cyan", overflow="ellipsis", no_wrap=True)]
-        parts.append(Text(job.sums))
-        parts += [Text(job.advice, style="bold yellow")] if job.advice else []
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-        shown = list(fitting_columns(job.rows, columns))
-        for i in shown:
-            justify: Any = "left" if TITLES[i] == "STATE" else "right"
-            table.add_column(TITLES[i], justify=justify, no_wrap=True)
-        for row in job.rows:
-            state = Text(row.cells[-1], style=_COLOURS[row.mood])
-            table.add_row(*(row.cells[i] for i in shown[:-1]), state)
-        parts.append(table)
-    if not screen.jobs:
-        parts += [Text(""), Text("no rank of yours runs on this machine", style="dim")]
-    parts += [Text(""), *(Text(note, style="dim") for note in screen.notes)]
-    return Group(*parts)

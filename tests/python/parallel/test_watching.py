@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import re
 import threading
 import time
 import urllib.request
@@ -277,15 +277,19 @@ def test_numbers_are_scaled_to_three_digits(value: float, text: str) -> None:
     assert screen.scaled(value, "B") == text
 
 
-@pytest.mark.extra
-def test_rich_draws_the_same_rows() -> None:
-    rich = pytest.importorskip("rich.console", reason="rich is not installed")
-    console = rich.Console(width=100, file=io.StringIO())
-    shown = screen.make_screen(None, two(10, {}, {}))
-    console.print(screen.as_rich(shown, 100))
-    text = console.file.getvalue()
-    for cells in (screen.TITLES, *(row.cells for row in shown.jobs[0].rows)):
-        assert all(cell in text for cell in cells)
+def test_on_a_terminal_the_screen_is_live_and_leaves_what_was_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {"slow_ranks": [{"rank": 1, "factor": 2.96, "seconds": 3.0}], "last_asked": [0, 9]}
+    monkeypatch.setattr(cli, "read_ranks", lambda: two(10, slow, {}))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["--interval", "0.1", "--count", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("\x1b[?1049h\x1b[H\x1b[Jlightcc-top ")
+    assert shown.endswith("\x1b[?1049l")
+    rows = re.findall(r"\x1b\[1;31m +1 .* is slow\x1b\[0m", shown)
+    assert len(rows) == shown.count("\x1b[1;31m") == 2
 
 
 # -- Programs -------------------------------------------------------------------------------------
