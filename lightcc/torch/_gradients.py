@@ -6,8 +6,8 @@ through a copy, and sparse ones are gathered. Parameters that had no gradient on
 contribute zeros, since another rank may wait for them.
 
 What it does not handle: a parameter whose gradient is sparse on one rank while another rank never
-had a gradient for it (it cannot know, and contributes dense zeros, which the others do not wait
-for). `sparse_as_dense` does.
+had a gradient for it. That rank cannot know, and contributes dense zeros: a mismatch on all ranks.
+`sparse_as_dense` does.
 """
 
 from __future__ import annotations

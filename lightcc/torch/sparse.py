@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightcc._ops.exchanges import allgather_async
+from lightcc import _world
 from lightcc._ops.reductions import Average, ReduceOp, Sum
 from lightcc._ops.waiting import synchronize
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc._world import GROUP
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,8 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Starts to combine a sparse tensor over all ranks.
 
-    Indices and values travel as two allgathers, so ranks may have different numbers of entries.
+    Indices and values travel as a group of allgathers, so ranks may have different numbers of
+    entries. It has the name of a dense allreduce, so that ranks with one and the other do not wait.
 
     Collective: every rank of the process set must call it with the same `name`, dtype, shape and
     `op`.
@@ -54,13 +56,14 @@ def sparse_allreduce_async(
     # An entry is a row: indices have shape (entries, sparse dimensions).
     rows = tensor._indices().t().contiguous()  # noqa: SLF001  torch's name for what need not be
     values = tensor._values().detach().contiguous()  # noqa: SLF001  coalesced
-    indices_handle = allgather_async(rows, _part(name, "indices"), process_set)
-    values_handle = allgather_async(values, _part(name, "values"), process_set)
+    handle = _world.current().allgather(
+        [rows, values], GROUP, name, set_id(process_set), sequence="allreduce" if name else ""
+    )
     results: list[torch.Tensor] = []
 
     def wait() -> torch.Tensor:
         if not results:
-            all_rows, all_values = synchronize(indices_handle), synchronize(values_handle)
+            all_rows, all_values = synchronize(handle)
             if op == Average:
                 exact = all_values.is_floating_point()
                 all_values = torch.div(
@@ -70,7 +73,3 @@ def sparse_allreduce_async(
         return results[0]
 
     return wait
-
-
-def _part(name: str | None, part: str) -> str | None:
-    return None if name is None else f"{name}.{part}"

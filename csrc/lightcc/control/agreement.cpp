@@ -1,5 +1,6 @@
 #include "lightcc/control/agreement.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -222,12 +223,13 @@ Status check_agreement(const Signature& first,
                        const Signature& other,
                        int other_rank) {
   if (first.op != other.op) {
-    return mismatch(std::string("Mismatched operations: One rank did an ") +
-                        op_type_name(first.op) + ", but another rank did an " +
-                        op_type_name(other.op) + ".",
-                    first,
-                    first_rank,
-                    other_rank);
+    std::string text = std::string("Mismatched operations: One rank did an ") +
+                       op_type_name(first.op) + ", but another rank did an " +
+                       op_type_name(other.op) + ".";
+    if (std::minmax(first.op, other.op) == std::minmax(OpType::kAllreduce, OpType::kAllgather)) {
+      text += " A sparse gradient is gathered; one that is missing or dense is reduced.";
+    }
+    return mismatch(text, first, first_rank, other_rank);
   }
   const std::string text = first_difference(first, other);
   return text.empty() ? Status() : mismatch(text, first, first_rank, other_rank);

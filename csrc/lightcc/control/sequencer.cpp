@@ -142,6 +142,7 @@ Status Sequencer::on_request(Ranks ranks,
                         ? check_transfer(pending.common, pending.first_rank, signature, first)
                         : check_agreement(pending.common, pending.first_rank, signature, first);
   }
+  note_group(pending, signature, ranks.size());
   pending.common.steps_ahead = std::max(pending.common.steps_ahead, signature.steps_ahead);
   if (!request.objection.empty() && pending.error.ok()) {
     pending.error = Status(ErrorCode::kMismatch, request.objection);
@@ -231,6 +232,7 @@ Status Sequencer::on_ready_slot(Ranks ranks,
   }
   LIGHTCC_ASSIGN_OR_RETURN(Pending * found, pending_for(first, slot.common, now));
   Pending& pending = *found;
+  note_group(pending, slot.common, ranks.size());
   const bool is_same_op = slot.common.op == pending.common.op;  // Else a mismatch, found below.
   const std::size_t members = pending.members->size();
   for (const std::int32_t rank : ranks) {
@@ -317,6 +319,7 @@ void Sequencer::Pending::begin(const Signature& signature, int rank, TimePoint n
   set_ranks.clear();
   inputs.clear();
   as_slot_says = true;
+  groups.clear();
   error = {};
   warned = false;
   ready = false;
@@ -359,6 +362,9 @@ bool Sequencer::is_complete(const Pending& pending) const {
   if (pending.reported_count == pending.members->size()) {
     return true;
   }
+  if (!broken_groups_.empty() && is_rest_of_group(pending)) {
+    return true;
+  }
   if (joined_count_ == 0) {
     return false;
   }
@@ -390,34 +396,11 @@ void Sequencer::complete(Pending& pending) {
                                reduces ? " with " : "",
                                reduces ? reduce_op_name(pending.common.reduce_op) : "");
   }
-  if (pending.common.group_size > 0 && !pending.common.group.empty()) {
+  if (pending.groups.empty() && pending.common.group_size > 0 && !pending.common.group.empty()) {
     complete_group_member(pending);
   } else {
+    break_groups(pending);
     finish(pending);
-  }
-}
-
-void Sequencer::complete_group_member(Pending& pending) {
-  const std::string key = key_of(pending.common.process_set, pending.common.group);
-  GroupState& group = groups_[key];
-  if (group.number == 0) {
-    group.number = next_group_++;
-  }
-  pending.group = group.number;
-  group.complete.push_back(&pending);
-  if (!pending.error.ok() && group.error.ok()) {
-    group.error = pending.error;
-  }
-  if (group.complete.size() < pending.common.group_size) {
-    return;
-  }
-  const GroupState whole = std::move(group);
-  groups_.erase(key);
-  for (Pending* member : whole.complete) {
-    if (member->error.ok()) {
-      member->error = whole.error;  // All or nothing.
-    }
-    finish(*member);
   }
 }
 
@@ -499,7 +482,9 @@ void Sequencer::fail_operations_of(std::uint32_t process_set) {
   slow_ranks_.on_removed(process_set);
   // Groups that were only partly there pointed at what is gone now.
   const std::string prefix = key_of(process_set, "");
-  std::erase_if(groups_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  const auto is_of_set = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  std::erase_if(groups_, is_of_set);
+  std::erase_if(broken_groups_, is_of_set);
   // The number may come back for other ranks: what a slot meant is then wrong.
   for (Slot& slot : slots_) {
     slot.is_stale = slot.is_stale || slot.common.process_set == process_set;

@@ -95,6 +95,12 @@ class Sequencer {
   std::vector<SlowChange> take_slow_changes() { return slow_ranks_.take_changes(); }
 
  private:
+  // Ranks that put an operation in one group.
+  struct GroupOfSome {
+    std::string key;  // Empty: in none.
+    std::uint32_t size = 0;
+    std::size_t ranks = 0;
+  };
   // One operation that at least one rank has asked for. Used again for another one when it is over,
   // with the memory that its lists and texts have.
   struct Pending {
@@ -111,6 +117,7 @@ class Sequencer {
     InlineInputs inputs;                            // Allreduce: what came with the reports.
     std::uint32_t slot = kNoSlot;
     bool as_slot_says = true;  // Every report so far was by slot: nothing changed.
+    std::vector<GroupOfSome> groups;  // Where ranks disagree about it.
     Status error;
     TimePoint since;
     bool warned = false;
@@ -127,6 +134,13 @@ class Sequencer {
     std::vector<Pending*> complete;
     Status error;
   };
+  // What ranks disagreed about. The rest of the group can only fail.
+  struct BrokenGroup {
+    Status error;
+    std::size_t ranks = 0;  // That ask for it.
+    std::size_t left = 0;   // Of its operations that have not failed yet.
+  };
+  using BrokenGroups = std::unordered_map<std::string, BrokenGroup>;
   // One bucket runs while the next one, already announced, waits behind it: the announcement's way
   // to the other ranks is hidden, and still most of a burst is free to gather in large buckets.
   static constexpr std::size_t kBucketsPerLane = 2;
@@ -178,6 +192,11 @@ class Sequencer {
   bool is_timed(const Pending& pending) const;
   void complete(Pending& pending);
   void complete_group_member(Pending& pending);
+  /// To be called before `ranks` of one report are counted.
+  static void note_group(Pending& pending, const Signature& signature, std::size_t ranks);
+  void break_groups(const Pending& pending);
+  void count_broken(BrokenGroups::iterator broken);
+  bool is_rest_of_group(const Pending& pending) const;
   void finish(Pending& pending);
   void announce_now(Pending& pending);
   void fail_operations_of(std::uint32_t process_set);
@@ -226,6 +245,7 @@ class Sequencer {
   std::string key_;                             // The one that was last looked for.
   std::vector<Pending*> unmet_;  // Sends to mailboxes, and open receives, in their order.
   std::unordered_map<std::string, GroupState> groups_;
+  BrokenGroups broken_groups_;
   std::map<std::uint32_t, Queue> queues_;
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;

@@ -75,17 +75,24 @@ Name Names::make(const Operation& operation, bool grouped) {
     scope.source = kAnySource;
     ++open_[scope];
   }
-  if (is_transfer(s.op)) {
+  const bool has_no_kind =
+      !is_transfer(s.op) && (!operation.name.has_value() || !scope.sequence.empty());
+  if (has_no_kind) {
+    text = scope.sequence;
+  } else if (is_transfer(s.op)) {
     text += '.' + (opens ? "" : std::to_string(scope.source)) + "to" +
             std::to_string(scope.destination);
+    if (!operation.name.has_value() && !scope.sequence.empty()) {
+      text += '.' + scope.sequence;
+    }
   }
+  text += text.empty() ? "" : ".";
   if (operation.name.has_value()) {
-    return {.text = text + '.' + *operation.name};
+    return {.text = text + *operation.name, .has_no_kind = has_no_kind};
   }
-  if (!scope.sequence.empty()) {
-    text += '.' + scope.sequence;
-  }
-  Name name{.text = text + ".noname." + std::to_string(counts_[scope]++), .is_automatic = true};
+  Name name{.text = text + "noname." + std::to_string(counts_[scope]++),
+            .is_automatic = true,
+            .has_no_kind = has_no_kind};
   if (!grouped && (s.op == OpType::kSend || opens)) {
     name.mailbox = std::to_string(scope.destination) + '.' + scope.sequence;
   }
@@ -124,6 +131,9 @@ void Names::close(const Operation& operation) {
 }
 
 Name member_name(const Name& group, std::size_t index, std::size_t count) {
+  if (group.has_no_kind && index == 0) {
+    return group;
+  }
   return {.text = group.text + '_' + std::to_string(index + 1) + "of" + std::to_string(count),
           .is_automatic = group.is_automatic};
 }

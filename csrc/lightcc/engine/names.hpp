@@ -1,10 +1,13 @@
 // How operations are called: the only place that spells a name, for every front end.
 //
-// An operation that its caller named is "<kind>.<name>". One without a name is
-// "<kind>.noname.<n>", where n counts such operations of the process set, so ranks must submit
-// them in one order. In a sequence it is "<kind>.<sequence>.noname.<n>", with a count of its own.
-// Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>".
-// Operations of two ranks carry both ranks in their name and are counted for the pair.
+// An operation that its caller named is "<kind>.<name>". One without a name is "noname.<n>", where n
+// counts such operations of the process set, so ranks must submit them in one order. The kind is
+// not in it: ranks that do different things at one place in that order mean one name, and hear of
+// the mismatch. In a sequence it is "<sequence>.noname.<n>", with a count of its own, or
+// "<sequence>.<name>".
+// Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>". Without a name, or in a
+// sequence, the first one is called as an operation alone, so that it meets such a one.
+// Messages carry both ranks in their name, "sendrecv.<from>to<to>", and are counted for the pair.
 //
 // A receive from any source does not know that pair. It is *open*: it has a name of its own,
 // without a source, until rank 0 has found its message. Until then the receiver cannot number a
@@ -24,6 +27,7 @@ namespace lightcc {
 struct Name {
   std::string text;
   bool is_automatic = false;  ///< Numbered: it never comes back, so it takes no slot.
+  bool has_no_kind = false;   ///< Other kinds of operations may have the same one.
   std::string mailbox{};      ///< Signature::mailbox.
 };
 

@@ -233,6 +233,72 @@ TEST(Sequencer, one_mismatch_fails_the_whole_group) {
   EXPECT_FALSE(n.sequencer.has_pending());
 }
 
+// Which operations fail now, all with a mismatch.
+std::vector<std::string> failures_of(Negotiation& n) {
+  std::vector<std::string> failed;
+  for (const Command& command : n.sequencer.take_commands(n.now)) {
+    EXPECT_EQ(std::get<FailOperation>(command).code, ErrorCode::kMismatch);
+    failed.push_back(std::get<FailOperation>(command).name);
+  }
+  std::ranges::sort(failed);
+  return failed;
+}
+
+TEST(Sequencer, a_group_that_another_rank_has_not_fails_with_all_that_is_in_it) {
+  Negotiation n(world_of(3));
+  const Signature alone = with_peer(operation(OpType::kBroadcast, "place", {4}), 0);
+  const Signature first = in_group(allreduce("place"), "place", 2);
+  const Signature second = in_group(allreduce("place_2of2"), "place", 2);
+  const Signature longer = in_group(allreduce("place"), "place", 3);
+  const std::vector<std::string> both = {"place", "place_2of2"};
+  for (int again = 0; again < 2; ++again) {  // Nothing of it stays.
+    n.expect_ok(n.ask(0, first));
+    n.expect_ok(n.ask(0, second));
+    n.expect_ok(n.ask(1, first));
+    n.expect_ok(n.ask(1, second));
+    n.expect_ok(n.ask(2, alone));
+    EXPECT_EQ(failures_of(n), both);
+    EXPECT_FALSE(n.sequencer.has_pending());
+  }
+  // What is reported later fails when the last one of these ranks has asked for it.
+  n.expect_ok(n.ask(0, alone));
+  n.expect_ok(n.ask(1, first));
+  n.expect_ok(n.ask(2, first));
+  EXPECT_EQ(failures_of(n), (std::vector<std::string>{"place"}));
+  n.expect_ok(n.ask(2, second));
+  n.expect_silence();
+  n.expect_ok(n.ask(1, second));
+  EXPECT_EQ(failures_of(n), (std::vector<std::string>{"place_2of2"}));
+  // Groups of two and three.
+  n.expect_ok(n.ask(0, first));
+  n.expect_ok(n.ask(0, second));
+  for (const int rank : {1, 2}) {
+    n.expect_ok(n.ask(rank, longer));
+    n.expect_ok(n.ask(rank, in_group(allreduce("place_2of3"), "place", 3)));
+    n.expect_ok(n.ask(rank, in_group(allreduce("place_3of3"), "place", 3)));
+  }
+  EXPECT_EQ(failures_of(n),
+            (std::vector<std::string>{"place", "place_2of2", "place_2of3", "place_3of3"}));
+  EXPECT_FALSE(n.sequencer.has_pending());
+  n.all_ask(first);
+  n.all_ask(second);
+  EXPECT_EQ(n.run().tensors.size(), 2U);
+}
+
+// Names of a plan's groups are those of gradients, which ranks may also ask for alone.
+TEST(Sequencer, groups_of_other_names_fail_when_all_have_asked) {
+  Negotiation n(world_of(2));
+  n.expect_ok(n.ask(0, in_group(allreduce("b"), "a", 2)));
+  n.expect_ok(n.ask(0, in_group(allreduce("a"), "a", 2)));
+  n.expect_ok(n.ask(1, allreduce("a")));
+  EXPECT_EQ(failures_of(n), (std::vector<std::string>{"a"}));
+  n.expect_ok(n.ask(1, allreduce("b")));
+  EXPECT_EQ(failures_of(n), (std::vector<std::string>{"b"}));
+  n.all_ask(in_group(allreduce("a"), "a", 2));
+  n.all_ask(in_group(allreduce("b"), "a", 2));
+  EXPECT_EQ(n.run().tensors.size(), 2U);
+}
+
 TEST(Sequencer, a_lane_takes_two_buckets_and_then_one_for_each_that_is_done) {
   SequencerOptions options = world_of(2);
   options.num_lanes = 2;

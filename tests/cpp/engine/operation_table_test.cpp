@@ -156,9 +156,12 @@ TEST(OperationTable, numbers_of_unnamed_operations_are_taken_by_what_was_accepte
   OperationTable table(1);
   const auto unnamed = [](std::size_t count) { return std::vector<Operation>(count); };
   ASSERT_TRUE(table.add(unnamed(2), Grouping::kNone).ok());
-  ASSERT_TRUE(add(table, {"noname.2"}).ok());
+  std::vector<Operation> taken(1);
+  taken[0].name = "2";
+  taken[0].sequence = "noname";
+  ASSERT_TRUE(table.add(taken, Grouping::kNone).ok());
   EXPECT_FALSE(table.add(unnamed(1), Grouping::kNone).ok()) << "that name is in flight";
-  table.complete(*find(table, "noname.2"), {}, {});
+  table.complete(*table.find(0, "noname.2"), {}, {});
   ASSERT_TRUE(table.add(unnamed(2), Grouping::kOneName).ok());
   std::vector<Operation> sends(1);
   sends[0].request.signature.op = OpType::kSend;
@@ -170,11 +173,8 @@ TEST(OperationTable, numbers_of_unnamed_operations_are_taken_by_what_was_accepte
     EXPECT_TRUE(operation->signature().is_automatic);
   }
   EXPECT_EQ(names,
-            (std::vector<std::string>{"allreduce.noname.0",
-                                      "allreduce.noname.1",
-                                      "grouped_allreduce.noname.2_1of2",
-                                      "grouped_allreduce.noname.2_2of2",
-                                      "sendrecv.1to4.noname.0"}));
+            (std::vector<std::string>{
+                "noname.0", "noname.1", "noname.2", "noname.2_2of2", "sendrecv.1to4.noname.0"}));
 }
 
 // What a receive from `source` is called, and on which mailbox it is asked for.
@@ -224,13 +224,13 @@ TEST(OperationTable, receives_behind_one_from_any_source_are_open_until_all_have
 TEST(OperationTable, a_join_lets_numbers_begin_again) {
   OperationTable table;
   ASSERT_TRUE(table.add(std::vector<Operation>(1), Grouping::kNone).ok());
-  table.complete(*find(table, "noname.0"), {}, {});
+  table.complete(*table.find(0, "noname.0"), {}, {});
   std::vector<Operation> join(1);
   join[0].request.signature.op = OpType::kJoin;
   ASSERT_TRUE(table.add(join, Grouping::kNone).ok());
   table.complete(*table.find(0, "join"), {}, {});
   ASSERT_TRUE(table.add(std::vector<Operation>(1), Grouping::kNone).ok());
-  EXPECT_NE(find(table, "noname.0"), nullptr);
+  EXPECT_NE(table.find(0, "noname.0"), nullptr);
 }
 
 TEST(OperationTable, callbacks_are_handed_out_once_whatever_the_end) {

@@ -200,16 +200,23 @@ TEST(Submissions, without_a_name_are_numbered_for_each_sequence) {
   first.name.reset();
   Operation other = first;
   other.sequence = "c10d";
-  EXPECT_EQ(names.make(first, false).text, "allreduce.noname.0");
-  EXPECT_EQ(names.make(other, false).text, "allreduce.c10d.noname.0");
+  EXPECT_EQ(names.make(first, false).text, "noname.0");
+  EXPECT_EQ(names.make(other, false).text, "c10d.noname.0");
   const Name second = names.make(other, false);
-  EXPECT_EQ(second.text, "allreduce.c10d.noname.1");
+  EXPECT_EQ(second.text, "c10d.noname.1");
   EXPECT_TRUE(second.is_automatic);
-  EXPECT_EQ(names.make(first, false).text, "allreduce.noname.1");
+  EXPECT_EQ(names.make(first, false).text, "noname.1");
   names.take_back(other);
-  EXPECT_EQ(names.make(other, false).text, "allreduce.c10d.noname.1");
+  EXPECT_EQ(names.make(other, false).text, "c10d.noname.1");
   other.name = "mine";
-  EXPECT_EQ(names.make(other, false).text, "allreduce.mine");
+  EXPECT_EQ(names.make(other, false).text, "c10d.mine");
+  const Name group = names.make(other, true);
+  EXPECT_EQ(member_name(group, 0, 3).text, "c10d.mine");
+  EXPECT_EQ(member_name(group, 2, 3).text, "c10d.mine_3of3");
+  EXPECT_FALSE(group.is_automatic);
+  Operation broadcast = first;
+  broadcast.request.signature.op = OpType::kBroadcast;
+  EXPECT_EQ(names.make(broadcast, false).text, "noname.2") << "as any operation at this place";
 }
 
 TEST(Submissions, memory_that_no_plane_serves_is_refused) {

@@ -25,6 +25,7 @@ from replicas import (
 from torch import nn
 
 import lightcc.torch as hvd
+from lightcc.exceptions import RankMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -369,6 +370,22 @@ def sparse_gradients_can_travel_as_dense_ones() -> None:
     )
 
 
+def a_sparse_gradient_that_others_do_not_have_is_a_mismatch() -> None:
+    for dense in (False, True):
+        table = nn.Embedding(7, 2, sparse=not dense or hvd.rank() == 0)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=0.1),
+            named_parameters=[("table", table.weight)],
+        )
+        for _ in range(2):  # Nothing of the first attempt stays.
+            table.weight.grad = None
+            if dense or hvd.rank() == 0:
+                table(torch.tensor([1, 2])).sum().backward()
+            with pytest.raises(RankMismatchError, match=r"A sparse gradient.*'allreduce.*table'"):
+                optimizer.step()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+
 def a_sparse_gradient_in_a_group_is_refused() -> None:
     table = nn.Embedding(7, 2, sparse=True)
     optimizer = hvd.DistributedOptimizer(
@@ -413,6 +430,7 @@ CHECKS = [
     tied_weights_travel_once,
     sparse_gradients_stay_sparse,
     sparse_gradients_can_travel_as_dense_ones,
+    a_sparse_gradient_that_others_do_not_have_is_a_mismatch,
     a_sparse_gradient_in_a_group_is_refused,
     members_of_a_set_train_together_and_others_alone,
 ]

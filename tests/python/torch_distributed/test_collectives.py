@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from groups import start
 
+import lightcc.torch as hvd
+from lightcc.exceptions import RankMismatchError
 from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
@@ -293,6 +295,38 @@ def messages(store: str) -> None:
 
 def test_messages_tags_and_objects(tmp_path: Path) -> None:
     run(messages, tmp_path)
+
+
+def other_calls_at_one_place(store: str) -> None:
+    rank, size = start(store)
+    world: Any = dist.group.WORLD
+    row, rows = torch.ones(4), torch.ones(4 * size)
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(row),
+        lambda: dist.broadcast(row, 0),
+        lambda: dist.all_gather_into_tensor(rows, row),
+        lambda: dist.all_to_all_single(torch.empty(4 * size), rows),
+        lambda: dist.reduce_scatter_tensor(row, rows),
+        dist.barrier,
+        lambda: dist.all_reduce(torch.eye(4).to_sparse()),
+        lambda: world.allreduce_coalesced([torch.ones(4) for _ in range(3)]).wait(),
+        lambda: world.allreduce_coalesced([torch.ones(4) for _ in range(2)]).wait(),
+    ]
+    for one, other in itertools.combinations(calls, 2):
+        with pytest.raises(RankMismatchError, match=r"Mismatched .* 'c10d.noname"):
+            (one if rank == 1 else other)()
+    with pytest.raises(RankMismatchError, match=r"BROADCAST.*ALLREDUCE|ALLREDUCE.*BROADCAST"):
+        if rank == 1:
+            hvd.broadcast(row, 0)
+        else:
+            hvd.allreduce(row)
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    assert ones.item() == hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+
+
+def test_other_collectives_at_one_place_are_a_mismatch(tmp_path: Path) -> None:
+    run(other_calls_at_one_place, tmp_path)
 
 
 def works(store: str) -> None:

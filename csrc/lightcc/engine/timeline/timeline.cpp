@@ -15,7 +15,7 @@ namespace {
 
 // Names that are not given by the program never come back (sequencer_buckets.cpp).
 bool comes_back(const std::string& name) {
-  return name.find(".noname.") == std::string::npos;
+  return !name.starts_with("noname.") && name.find(".noname.") == std::string::npos;
 }
 
 // A tensor's name in the file: names of different process sets may be the same.
