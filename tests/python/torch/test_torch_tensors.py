@@ -271,36 +271,11 @@ def test_what_is_no_tensor_is_refused() -> None:
             hvd.allreduce_(value)
 
 
-def test_bad_splits_are_refused() -> None:
-    x = torch.zeros(4, 2)
-    int32 = torch.int32
-    cases: list[tuple[Any, str]] = [
-        (torch.tensor([[4]], dtype=int32), "alltoall expects a 1D splits tensor$"),
-        (torch.tensor(4, dtype=int32), "alltoall expects a 1D splits tensor$"),
-        (torch.tensor([4.0]), r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
-        (torch.tensor([4]), r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
-        (torch.tensor([-1], dtype=int32), "alltoall expects a splits tensor with 32-bit integer"),
-        (torch.tensor([5], dtype=int32), "Sum of splits entries is greater than the first dim"),
-        (torch.tensor([2, 2], dtype=int32), "Number of entries in splits does not equal number"),
-        (torch.tensor([], dtype=int32), "Number of entries in splits does not equal number"),
-        ([1.5], r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
-    ]
-    for splits, text in cases:
-        with pytest.raises(ValueError, match=f"^{text}"):
-            hvd.alltoall(x, splits=splits)
-
-
 def test_bad_arguments_have_horovods_errors() -> None:
+    with pytest.raises(ValueError, match=r"^alltoall expects a splits tensor with 32-bit integer"):
+        hvd.alltoall(torch.zeros(4, 2), splits=torch.tensor([4]))
     with pytest.raises(ValueError, match=r"^The op parameter supersedes average\. Please provide"):
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
-    with pytest.raises(ValueError, match=r"^Reducescatter does not support scalar inputs"):
-        hvd.reducescatter(torch.tensor(1.0))
-    with pytest.raises(hvd.HorovodInternalError, match=r"^Reducescatter currently only supports"):
-        hvd.reducescatter(torch.ones(2), op=hvd.Adasum)
-    with pytest.raises(hvd.HorovodInternalError, match=r"^Process-set rank zero tried to ALLGATHE"):
-        hvd.allgather(torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"^broadcast received invalid root rank 1"):
-        hvd.broadcast(torch.ones(1), 1)
     with pytest.warns(DeprecationWarning, match="op=Average") as records:
         hvd.allreduce(torch.ones(1), average=False)
     assert records[0].filename == __file__
