@@ -48,6 +48,11 @@ _OTHER_VARIABLES = (
         "Set by `horovod.run` for its ranks: the descriptor for the result.",
     ),
     (
+        "LIGHTCC_RANK_OF",
+        "`init()`",
+        "Set by `init()` while this process is a rank: refuses that a child stands in its place.",
+    ),
+    (
         "LIGHTCC_TEST_DIRECTORY",
         "a rank",
         "Set by `lightcc.testing` for its ranks: the folder where `mark()` leaves files.",
@@ -119,6 +124,13 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
             "`lightccrun` also sets `HOROVOD_CONTROLLER` and `HOROVOD_CPU_OPERATIONS` to `gloo`, "
             "for scripts that ask. Other values have no effect, and lightcc says so. It sets "
             "`PYTHONUNBUFFERED` to `1` unless it is set already."
+        ),
+        "",
+        _paragraph(
+            "`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT` are set, unless "
+            "they are already, so that `torch.distributed.init_process_group()` works. They are "
+            "not in elastic jobs, whose ranks change, nor with `--horovod`: trainers start "
+            "torch.distributed when they see them."
         ),
         "",
         "## HARP",

@@ -27,6 +27,7 @@ import hashlib
 import os
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import elastic, mpi, mpi_comm, slurm, torchrun, variables
@@ -38,9 +39,16 @@ if TYPE_CHECKING:
     from lightcc._discovery.epoch import Standing
     from lightcc._discovery.mpi_comm import MpiComm
 
-__all__ = ["Epoch", "discover", "find_training", "join", "leave"]
+__all__ = ["Epoch", "check_not_child", "discover", "find_training", "join", "leave", "mark"]
 
 _LAUNCHERS = (torchrun, mpi, slurm)
+# What tells a process of any launcher where it stands.
+_POSITION = (
+    *("LIGHT_WORKER", "LIGHT_RANK", "LIGHT_RENDEZVOUS", "HOROVOD_RANK", "RANK", "MASTER_PORT"),
+    *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"),
+)
+# Has the process that stands there, and its place, while it is a rank.
+_RANK = "LIGHTCC_RANK_OF"
 
 # What was found out by meeting the others, which happens once.
 _met: Epoch | None = None
@@ -78,6 +86,33 @@ def join(
         msg = f"comm is {comm!r}: not possible in an elastic job, whose ranks change"
         raise ValueError(msg)
     worker.join(join_world)
+
+
+def mark(*, is_rank: bool) -> None:
+    """Has children of this process know whether it is a rank, in whose place they would stand."""
+    if is_rank:
+        os.environ[_RANK] = f"{os.getpid()} {_position(os.environ)}"
+    else:
+        os.environ.pop(_RANK, None)
+
+
+def check_not_child() -> None:
+    """Raises ValueError where the environment is that of a rank which has started this process."""
+    parent, _, position = os.environ.get(_RANK, "").partition(" ")
+    if position != _position(os.environ) or parent in ("", str(os.getpid())):
+        return
+    if Path(f"/proc/{parent}").exists():
+        names = [name for name in _POSITION if name in os.environ]
+        msg = (
+            f"this process has the environment of process {parent}, which is a rank and has started"
+            f" it; start it without the variables of its launcher ({', '.join(names)}): then it "
+            "is a job of its own"
+        )
+        raise ValueError(msg)
+
+
+def _position(env: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={env[name]}" for name in _POSITION if name in env)
 
 
 def find_training() -> Standing | None:

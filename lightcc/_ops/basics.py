@@ -115,7 +115,7 @@ def init(
         TypeError: `comm` is none of these.
         ValueError: An argument or a variable of the environment has a value that is not allowed;
             the text names it, and, on ranks where the value is allowed, the rank where it is not.
-            Or it was called inside a done callback.
+            Or it was called inside a done callback, or by a process that a rank has started.
         HorovodInternalError: A rank did not appear or failed. On all ranks.
     """
     global _is_dynamic
@@ -124,6 +124,7 @@ def init(
         _world.check_not_forked()
         if _world.exists():
             return
+        _discovery.check_not_child()
         _is_dynamic = process_sets == "dynamic"
         world_comm, sets = _taken_apart(comm, process_sets)
         is_plain = comm is None and (not sets or sets == "dynamic")
@@ -227,6 +228,7 @@ def _join(
     _joined = epoch
     _steps = 0
     _world.replace(world, expected)
+    _discovery.mark(is_rank=epoch.size > 1 or expected is not None)
     _process_sets.register_static(static, expected.size if expected is not None else epoch.size)
     _process_sets.global_process_set.mpi_comm = mpi_comm
     if expected is None:
@@ -249,6 +251,7 @@ def shutdown() -> None:
     with _lifecycle:
         world = _world.replace(None)
         if world is not None:
+            _discovery.mark(is_rank=False)
             _stop_answering()
             _process_sets.forget_all()
             try:

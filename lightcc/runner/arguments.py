@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from lightcc._warnings import programs_not_there
 from lightcc.runner import elastic_arguments, flags
+from lightcc.runner.agent.agent import SIGNAL_GRACE_S
 from lightcc.runner.dial.handshake import DEFAULT_PORT, split_address
 from lightcc.runner.hosts import Host, assign_slots, parse_hosts, read_hostfile
 
@@ -73,6 +74,7 @@ class LaunchOptions:
     notes: list[str]  # One line for each flag without effect.
     elastic: ElasticOptions | None = None  # With it there are no slots yet.
     listen: ListenOptions | None = None  # With it neither.
+    grace_s: float = SIGNAL_GRACE_S  # From SIGTERM to SIGKILL.
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,13 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     add("-np", "--num-proc", type=_RANKS, metavar="N", help="ranks to start (default: all slots)")
     add("--verbose", action="store_true", help="tell what the launcher does")
     add("--start-timeout", type=_SECONDS, metavar="S", help="for hosts and ranks to start (30)")
+    add(
+        "--grace",
+        type=_SECONDS_OR_NEVER,
+        default=SIGNAL_GRACE_S,
+        metavar="S",
+        help=f"for ranks to end after SIGTERM ({SIGNAL_GRACE_S:g})",
+    )
     add(
         *("--network-interfaces", "--network-interface"),
         dest="nics",
@@ -277,6 +286,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         notes=flags.notes(args) + programs_not_there(os.environ),
         elastic=elastic,
         listen=listen,
+        grace_s=args.grace,
     )
 
 

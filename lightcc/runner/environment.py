@@ -115,6 +115,17 @@ def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, s
     return values | aliases | {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
+def torch_environment(slot: Slot, host: str, port: int) -> dict[str, str]:
+    """Returns what `init_process_group()` reads; variables that are set already stay."""
+    return {
+        "RANK": str(slot.rank),
+        "WORLD_SIZE": str(slot.size),
+        "LOCAL_RANK": str(slot.local_rank),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+
+
 def worker_environment(number: int) -> dict[str, str]:
     """Returns what a worker of an elastic job has besides."""
     return {"LIGHT_WORKER": str(number), "HOROVOD_ELASTIC": "1"}

@@ -4,7 +4,8 @@ The job moves through: reaching the hosts (bounded by --start-timeout), running,
 starts to end when every rank has exited, when the first one has failed (after a moment in which
 the others may fail by themselves, which shows who was first), or when a signal asks for it. Ctrl-C
 passes SIGINT on once; ranks that are still there `INTERRUPT_GRACE_S` later, or at a second Ctrl-C,
-are killed. Agents do the killing, with their own deadlines, even when the launcher is gone.
+are killed. SIGTERM gives them `--grace`, and SIGUSR1 and SIGUSR2 are passed on. Agents do the
+killing, with their own deadlines, even when the launcher is gone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Job:
         os.set_blocking(wakeup_read, False)
         os.set_blocking(wakeup_write, False)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *agent.PASSED_ON):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # As under nohup.
                 signal.signal(signum, self._in_handler)
         self._selector.register(
@@ -135,6 +136,9 @@ class Job:
 
     def _on_signals(self, fd: int) -> None:
         for signum in os.read(fd, 4096):
+            if signum in agent.PASSED_ON:
+                self._send_all(frames.SIGNAL, signum)
+                continue
             again = self._signal is not None
             self._signal = self._signal or signum
             if again:
@@ -144,6 +148,9 @@ class Job:
                 self._ending = True
                 self._send_all(frames.SIGNAL, signal.SIGINT)
                 self._after(INTERRUPT_GRACE_S, self._end)
+            elif signum == signal.SIGTERM:
+                self._say(f"SIGTERM: the ranks have {self._options.grace_s:g} s to end (--grace)")
+                self._end(by_signal=True)
             else:
                 self._end()
 
@@ -227,8 +234,10 @@ class Job:
     def _on_drain(self, link: Link) -> None:
         """Ends the job, whose ranks are fixed: a host is about to leave."""
         if not self._ending:
-            self._error = self._error or f"host {link.host} leaves: its worker got SIGTERM"
-            self._end()
+            text = f"host {link.host} leaves: its worker got SIGTERM"
+            self._say(f"{text}; the ranks have {self._options.grace_s:g} s to end (--grace)")
+            self._error = self._error or text
+            self._end(by_signal=True)
 
     def _on_agent_gone(self, link: Link) -> None:
         """End of file: expected after its ranks have ended, else host or connection are lost."""
@@ -272,14 +281,14 @@ class Job:
             )
             self._end()
 
-    def _end(self) -> None:
-        """Has every rank ended; agents that never answered are killed."""
+    def _end(self, *, by_signal: bool = False) -> None:
+        """Has every rank ended, a signal giving it more time; agents without answer are killed."""
         self._ending = True
-        self._send_all(frames.TERMINATE)
+        self._send_all(frames.TERMINATE, int(by_signal))
         for link in self._links:
             if not link.ready and not link.gone:
                 link.kill()
-        self._after(_LEAVE_S, self._abandon)
+        self._after(_LEAVE_S + by_signal * self._options.grace_s, self._abandon)
 
     def _close(self) -> None:
         if self._closing:

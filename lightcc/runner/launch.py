@@ -11,6 +11,7 @@ import importlib
 import os
 import shlex
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from lightcc.runner.network import (
     NetworkError,
     StorePlan,
     await_names,
+    free_port,
     host_and_port,
     is_local,
     plan_store,
@@ -121,14 +123,18 @@ def _launch(
     for note in options.notes + threads:
         sys.stderr.write(f"lightccrun: {note}\n")
     links: list[Link] = []
+    stdin_fd = None if rank_input else _open_input(hosts[0], options)
+    port = free_port()
     try:
         for host in hosts:
-            job = job_for(
-                host, options, _environment(host) | defaults, _advertised(plan, host, store), secret
-            )
+            environment = _environment(host) | defaults
+            rendezvous = _advertised(plan, host, store)
+            master = plan.advertised[host] if is_local(hosts[0]) else hosts[0].rpartition("@")[2]
+            job = job_for(host, options, environment, rendezvous, secret, (master, port))
             argv = _agent_argv(host, options)
             try:
-                links.append(ProcessLink(host, argv, job, rank_input))
+                links.append(ProcessLink(host, argv, job, rank_input, stdin_fd))
+                stdin_fd = None  # The first host has rank 0.
             except OSError as error:
                 return _fail(f"cannot start {argv[0]} for host {host}: {error}", code=1)
         try:
@@ -188,6 +194,24 @@ def _launch_elastic(
         return code
     finally:
         store.stop()
+
+
+def _open_input(host: str, options: LaunchOptions) -> int | None:
+    """Returns a copy of standard input for rank 0, unless that is on another host."""
+    try:
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return None  # A job in the background leaves the terminal alone.
+        about = os.fstat(0)
+    except OSError:
+        return None  # It is closed.
+    if not is_local(host):
+        if stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode):
+            sys.stderr.write(f"lightccrun: rank 0 is on {host}: nobody reads standard input\n")
+        return None
+    reads_it = options.command[-1] == "-" or len(options.command) == 1
+    if len(options.slots) > 1 and reads_it and not stat.S_ISCHR(about.st_mode):
+        sys.stderr.write("lightccrun: rank 0 alone reads standard input; others find it empty\n")
+    return os.dup(0)
 
 
 def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:

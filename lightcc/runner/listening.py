@@ -20,6 +20,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightcc import _addresses
 from lightcc._addresses import host_and_port
 from lightcc._discovery import variables
 from lightcc.runner.agent import frames
@@ -32,6 +33,7 @@ from lightcc.runner.environment import default_environment, dialed_environment
 from lightcc.runner.hosts import Host, assign_slots, number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.launched_job import LaunchedJob
+from lightcc.runner.network import free_port
 from lightcc.runner.store import StoreServer, port_of, start_store
 
 if TYPE_CHECKING:
@@ -102,10 +104,15 @@ def _fixed_job(
     hosts = [Host(link.host, slots) for link, slots in links.items()]
     options = replace(options, slots=assign_slots(hosts, num_proc))
     needed = {slot.host for slot in options.slots}
+    first, port = next(iter(links)), free_port()
     for link in links:
         if link.host in needed:
             rendezvous = host_and_port(link.reached_at, port_of(store))
-            job = job_for(link.host, options, dialed_environment(os.environ), rendezvous, "")
+            # A worker beside the launcher is where the launcher is.
+            is_here = _addresses.is_loopback(first.address)
+            master = (link.reached_at if is_here else first.address, port)
+            environment = dialed_environment(os.environ)
+            job = job_for(link.host, options, environment, rendezvous, "", master)
             job |= {"cwd": ".", "defaults": default_environment(options.slots, {})}
             link.send_input(rank_input)
             link.send_job(job)

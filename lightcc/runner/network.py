@@ -80,6 +80,12 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     return StorePlan(any_address, advertised)
 
 
+def free_port() -> int:
+    """Returns a port that nobody listens on here, for somebody who will."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def _check_interfaces(names: list[str]) -> list[str]:
     """Returns the addresses of interfaces of this machine."""
     try:

@@ -46,6 +46,53 @@ def test_launched_ranks_meet_and_reduce() -> None:
     ]
 
 
+TORCH = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("lightcc")
+total = torch.ones(2)
+dist.all_reduce(total)
+print(dist.get_rank(), dist.get_world_size(), total.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_launched_ranks_have_what_torch_distributed_asks_for() -> None:
+    pytest.importorskip("torch")
+    result = launch("-np", "2", "--no-prefix", sys.executable, "-c", TORCH)
+    assert sorted(result.stdout.splitlines()) == [
+        b"0 2 [2.0, 2.0]",
+        b"1 2 [2.0, 2.0]",
+    ], result.stderr
+
+
+CHILD = """
+import subprocess, sys
+import numpy as np
+import lightcc as hvd
+
+if sys.argv[1] == "child":
+    try:
+        hvd.init()
+    except ValueError as error:
+        print(error)
+    sys.exit()
+hvd.init()
+child = [sys.executable, "-c", sys.orig_argv[2], "child"]
+if hvd.rank() == 0:
+    print(subprocess.run(child, check=True, capture_output=True, text=True).stdout, end="")
+print("sum", hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+hvd.shutdown()
+"""
+
+
+def test_a_child_of_a_rank_that_calls_init_is_told_so() -> None:
+    result = launch("-np", "2", "--no-prefix", sys.executable, "-c", CHILD, "parent")
+    told, *sums = sorted(result.stdout.decode().splitlines(), key=lambda it: it.startswith("sum"))
+    assert "which is a rank and has started it; start it without the variables" in told
+    assert sums == ["sum 2.0", "sum 2.0"]
+
+
 def test_without_a_launcher_a_script_is_one_rank() -> None:
     result = subprocess.run(
         [sys.executable, "-c", TRAIN, "well"],

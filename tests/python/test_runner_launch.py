@@ -130,7 +130,8 @@ def test_output_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 RANK = r"""
-echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK; cat; printf 'a'; printf '\377\000c\nd' >&2
+echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK; test $LIGHT_RANK = 0 || cat
+printf 'a'; printf '\377\000c\nd' >&2
 """
 
 
@@ -147,6 +148,16 @@ def test_ranks_have_a_place_no_input_and_streams_of_their_own(tmp_path: Path) ->
         files = tmp_path / f"out/rank.{rank}"
         assert (files / "stdout").read_bytes() == b"%d/3 %d\na" % (rank, rank)
         assert (files / "stderr").read_bytes() == b"\xff\x00c\nd"
+
+
+def test_rank_0_alone_reads_standard_input_and_nobody_reads_for_it() -> None:
+    flags = ("-np", "2", "--no-prefix")
+    result = launch(*flags, "sh", stdin=b"echo $LIGHT_RANK\n")
+    assert result.stdout.split() == [b"0"]
+    assert b"rank 0 alone reads standard input; others find it empty" in result.stderr
+    two = f"{' '.join(LAUNCHER)} {' '.join(flags)} true; cat"
+    shell = subprocess.run(["sh", "-c", two], input=b"left", capture_output=True, check=True)
+    assert shell.stdout == b"left"
 
 
 def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
@@ -259,6 +270,37 @@ def test_sigterm_to_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
+    wait_gone(pids)
+
+
+SAVES = """
+trap 'echo $LIGHT_RANK asked; sleep $0; echo $LIGHT_RANK saved; exit 0' TERM USR1
+echo $$ > $1/pid.$LIGHT_RANK; while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(("signum", "seconds"), [(signal.SIGTERM, 6), (signal.SIGUSR1, 0)])
+def test_ranks_have_time_to_save_after_a_signal(
+    signum: signal.Signals, seconds: int, tmp_path: Path
+) -> None:
+    flags = ("-np", "2", "--no-prefix")
+    with launched(*flags, "sh", "-c", SAVES, str(seconds), str(tmp_path)) as process:
+        wait_for_pids(tmp_path, 2)
+        process.send_signal(signum)
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    said = [f"{rank} {word}".encode() for rank in range(2) for word in ("asked", "saved")]
+    assert sorted(output.splitlines()) == said
+    is_end = signum == signal.SIGTERM
+    assert process.returncode == (128 + signum if is_end else 0)
+    assert (b"SIGTERM: the ranks have 25 s to end (--grace)" in errors) == is_end
+
+
+def test_what_outlives_the_time_after_sigterm_is_killed(tmp_path: Path) -> None:
+    with launched("-np", "1", "--grace", "0.2", "sh", "-c", SAVES, "600", str(tmp_path)) as process:
+        pids = wait_for_pids(tmp_path, 1)
+        process.terminate()
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert output == b"[0]<stdout>: 0 asked\n"
     wait_gone(pids)
 
 

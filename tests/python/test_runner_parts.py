@@ -10,6 +10,7 @@ import pytest
 
 from lightcc.runner import flags
 from lightcc.runner.agent import frames
+from lightcc.runner.agent.agent_job import job_for
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
 from lightcc.runner.environment import (
     default_environment,
@@ -242,6 +243,32 @@ def test_a_rank_sees_both_spellings_of_its_place() -> None:
     assert environment["LIGHT_SECRET"] == "s"
     assert environment["HOROVOD_CONTROLLER"] == "gloo"
     assert "HOROVOD_SECRET" not in environment
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "found"),
+    [
+        ([], {}, "defaults"),
+        (["--horovod"], {}, ""),
+        ([], {"LIGHTCC_HOROVOD": "1"}, ""),
+        ([], {"LIGHT_RANK": "3"}, "environment"),  # The launcher is a child of a rank.
+    ],
+)
+def test_ranks_are_told_where_torch_distributed_meets(
+    flags: list[str], variables: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LIGHT_RANK", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    options = launch_options("-H", "a:1,b:2", *flags, "x")
+    job = job_for("b", options, {}, "c:1", "s", ("a", 7))
+    told = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}
+    told["MASTER_PORT"] = "7"
+    for kind in ("defaults", "environment"):
+        about = job["ranks"][1][kind]
+        assert {name: about.get(name) for name in told} == (
+            told if kind == found else dict.fromkeys(told)
+        )
 
 
 def test_the_login_session_is_not_forwarded() -> None:

@@ -16,7 +16,7 @@ Workers of an elastic job inherit files in memory for commits, which live as lon
 (`lightcc/_discovery/kept_commits.py`).
 
 A job may have an input (`functions`): every rank then finds it on its standard input, and may
-write a result to one more pipe.
+write a result to one more pipe. Else a rank may have the launcher's own (`stdin_fd`).
 
 Started by path with `python -I -S` (locally) or as `lightcc.runner.agent.remote`, so it imports
 nothing but the standard library and `frames`. It does not handle a rank's descendants that leave
@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 
     from lightcc.runner.dial.seal import Seal
 
-TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL.
+TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL, where a rank has failed.
+SIGNAL_GRACE_S = 25.0  # Where SIGTERM asks for the end, unless the job says otherwise.
+#: What ranks get that the launcher or the agent gets.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 KILL_GRACE_S = 5.0  # From SIGKILL to giving up on what the kernel cannot kill.
 DRAIN_S = 0.5  # How long output may follow the exit of the process that wrote it.
 _CHUNK_BYTES = 65536
@@ -157,6 +160,7 @@ class Agent:
         self._stdout_fd = stdout_fd
         self._seal = seal
         self._drain_grace_s = drain_grace_s
+        self._grace_s = TERMINATE_GRACE_S  # After SIGTERM; the job says it.
         self._drained_by: float | None = None
         self._dismissed = False
         self._selector = selectors.DefaultSelector()
@@ -179,7 +183,7 @@ class Agent:
         for fd in (self._stdin_fd, self._stdout_fd, wakeup_read, wakeup_write):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *PASSED_ON):
             signal.signal(signum, lambda _signum, _frame: None)
         self._selector.register(
             wakeup_read, selectors.EVENT_READ, lambda: self._on_signals(wakeup_read)
@@ -255,9 +259,14 @@ class Agent:
     # -- From the launcher ------------------------------------------------------------------------
 
     def _on_signals(self, fd: int) -> None:
-        if not set(os.read(fd, 4096)) - {int(signal.SIGCHLD)}:
+        signums = set(os.read(fd, 4096)) - {int(signal.SIGCHLD)}
+        for signum in signums.intersection(PASSED_ON):
+            self._signal_all(signum)
+        if not signums.difference(PASSED_ON):
             return
-        if self._drain_grace_s is None or self._drained_by is not None:
+        if self._drain_grace_s is None:
+            self._end(self._grace_s if signal.SIGTERM in signums else TERMINATE_GRACE_S)
+        elif self._drained_by is not None:
             self._end(TERMINATE_GRACE_S)
         else:
             self._drained_by = time.monotonic() + self._drain_grace_s
@@ -294,8 +303,10 @@ class Agent:
             self._send(frames.PONG, 0, b"")
         elif frame.kind in (frames.TERMINATE, frames.KILL, frames.BYE):
             self._dismissed = True
-            if frame.kind != frames.BYE:
-                self._end(TERMINATE_GRACE_S if frame.kind == frames.TERMINATE else 0.0)
+            if frame.kind == frames.KILL:
+                self._end(0.0)
+            elif frame.kind == frames.TERMINATE:
+                self._end(self._grace_s if frame.rank else TERMINATE_GRACE_S)
 
     def _end(self, grace_s: float) -> None:
         """Ends all ranks: SIGTERM now and SIGKILL after `grace_s`. May be called again to hurry."""
@@ -345,16 +356,18 @@ class Agent:
         except OSError as error:
             self._fail(f"cannot change to the working directory {job['cwd']}: {error.strerror}")
             return
+        self._grace_s = float(job["grace_s"])
         in_child = _die_with_parent(os.getpid())
         for entry in job["ranks"]:
-            defaults: dict[str, str] = job.get("defaults", {})
+            defaults: dict[str, str] = job.get("defaults", {}) | entry.get("defaults", {})
             environment = defaults | os.environ | job["environment"] | entry["environment"]
             rank = int(entry["rank"])
             if "LIGHT_WORKER" in entry["environment"]:
                 self._open_commits()
                 fds = ",".join(map(str, self._commit_fds))
                 environment = environment | {"LIGHT_COMMIT_FDS": fds}
-            self._start_rank(rank, job["command"], environment, in_child)
+            stdin = entry.get("stdin_fd", os.devnull)
+            self._start_rank(rank, job["command"], environment, in_child, stdin)
 
     def _start_rank(
         self,
@@ -362,16 +375,16 @@ class Agent:
         command: list[str],
         environment: dict[str, str],
         in_child: Callable[[], None],
+        stdin_from: str | int,
     ) -> None:
         result: tuple[int, int] | None = None
-        stdin_path = os.devnull
         if self._input_fd is not None:
-            stdin_path = f"/proc/self/fd/{self._input_fd}"
+            stdin_from = f"/proc/self/fd/{self._input_fd}"
             result = os.pipe()
             environment = environment | {frames.RESULT_FD: str(result[1])}
         try:
-            # Opened for each rank, so that each reads from the beginning.
-            with Path(stdin_path).open("rb") as stdin:
+            # A path is opened for each rank, so that each reads from the beginning.
+            with open(stdin_from, "rb", buffering=0) as stdin:  # noqa: PTH123  or a descriptor
                 process = subprocess.Popen(
                     command,
                     stdin=stdin,

@@ -108,9 +108,22 @@ class ProcessLink(Link):
     """An agent that is a child of the launcher, or is reached by one."""
 
     def __init__(
-        self, host: str, argv: list[str], job: dict[str, Any], rank_input: bytes = b""
+        self,
+        host: str,
+        argv: list[str],
+        job: dict[str, Any],
+        rank_input: bytes = b"",
+        stdin_fd: int | None = None,
     ) -> None:
-        """Starts the agent; `job` is what it is to run, with `rank_input` on standard input."""
+        """Starts the agent.
+
+        Args:
+            host: As the launcher calls it.
+            argv: The program and its arguments.
+            job: What the agent is to run.
+            rank_input: What every rank finds on standard input.
+            stdin_fd: A descriptor that its first rank has as standard input; it is closed here.
+        """
         self._program = Path(argv[0]).name
         self._process = subprocess.Popen(
             argv,
@@ -118,7 +131,11 @@ class ProcessLink(Link):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches the launcher alone.
+            pass_fds=() if stdin_fd is None else (stdin_fd,),
         )
+        if stdin_fd is not None:
+            job["ranks"][0]["stdin_fd"] = stdin_fd
+            os.close(stdin_fd)
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         super().__init__(host, *(pipe.fileno() if pipe is not None else -1 for pipe in pipes))
         self.send_input(rank_input)
@@ -153,9 +170,10 @@ class DialedLink(Link):
     def __init__(self, joiner: Joiner, on_end: Callable[[str], None]) -> None:
         """Takes over the joiner's connection; `on_end` gets its name when that has ended.
 
-        `reached_at` is the launcher's address that the worker has dialled.
+        `reached_at` is the launcher's address that the worker has dialled, `address` its own.
         """
         self.reached_at = joiner.reached_at
+        self.address = joiner.address
         self._on_end = on_end
         self._socket = joiner.connection
         self._seal = joiner.seal

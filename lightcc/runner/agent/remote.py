@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from lightcc.runner.agent.agent import Agent
-
-DRAIN_GRACE_S = 25.0  # Then 5 s more for ranks that do not leave: `lightcc-pod` waits for 30 s.
+from lightcc.runner.agent.agent import SIGNAL_GRACE_S, Agent
 
 
 def main() -> int:
     """Runs one job from standard input."""
-    Agent(sys.stdin.fileno(), sys.stdout.fileno(), drain_grace_s=DRAIN_GRACE_S).run()
+    # Then 5 s more for ranks that do not leave: `lightcc-pod` waits for 30 s.
+    Agent(sys.stdin.fileno(), sys.stdout.fileno(), drain_grace_s=SIGNAL_GRACE_S).run()
     return 0
 
 

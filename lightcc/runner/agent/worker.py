@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lightcc._discovery import variables
-from lightcc.runner.agent.agent import Agent
+from lightcc.runner.agent.agent import PASSED_ON, SIGNAL_GRACE_S, Agent
 from lightcc.runner.dial import handshake
 from lightcc.runner.hosts import MAX_RANKS
 
@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--grace",
         type=seconds,
-        default=25.0,
+        default=SIGNAL_GRACE_S,
         metavar="S",
         help="how long ranks may go on after SIGTERM, until the job goes on without them (25)",
     )
@@ -177,7 +177,7 @@ def _run_as_init() -> int | None:
     def pass_on(signum: int, _frame: FrameType | None) -> None:
         os.kill(child, signum)
 
-    for signum in _ENDING_SIGNALS:
+    for signum in (*_ENDING_SIGNALS, *PASSED_ON):
         signal.signal(signum, pass_on)
     while True:
         pid, status = os.wait()

@@ -76,6 +76,11 @@ class Joiner:
         return self.worker.name
 
     @property
+    def address(self) -> str:
+        """The worker's address, as the launcher sees it."""
+        return str(self.connection.getpeername()[0]).removeprefix("::ffff:")
+
+    @property
     def reached_at(self) -> str:
         """The launcher's address to which it has dialled."""
         return str(self.connection.getsockname()[0]).removeprefix("::ffff:")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc._discovery import Epoch, discover, pmix
+from lightcc._discovery import Epoch, check_not_child, discover, mark, pmix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,37 @@ def test_lightccrun_variables_are_taken() -> None:
 def test_ipv6_rendezvous_is_taken() -> None:
     job = discover(environment=JOB | {"LIGHT_RENDEZVOUS": "[::1]:5"})
     assert job.rendezvous == "[::1]:5"
+
+
+@pytest.mark.parametrize(
+    ("marked_by", "changed", "is_refused"),
+    [
+        (os.getppid(), {}, True),
+        (os.getpid(), {}, False),  # It has left its world, and makes another one.
+        (os.getppid(), {"LIGHT_RENDEZVOUS": "10.0.0.1:5000"}, False),  # A job within the job.
+        (2**22 + 1, {}, False),  # There is no such process.
+    ],
+    ids=["child", "itself", "job within", "parent gone"],
+)
+def test_a_child_of_a_rank_is_told_so(
+    marked_by: int, changed: dict[str, str], *, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LIGHTCC_RANK_OF", "")  # Restores it afterwards.
+    mark(is_rank=True)
+    pid, _, position = os.environ["LIGHTCC_RANK_OF"].partition(" ")
+    assert pid == str(os.getpid())
+    monkeypatch.setenv("LIGHTCC_RANK_OF", f"{marked_by} {position}")
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    if is_refused:
+        with pytest.raises(ValueError, match=r"which is a rank .* \(LIGHT_RANK, LIGHT_REND"):
+            check_not_child()
+    else:
+        check_not_child()
+    mark(is_rank=False)
+    check_not_child()
 
 
 def test_job_of_one_rank_needs_no_store() -> None:
