@@ -1,6 +1,7 @@
 // Works that run side by side, as one.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,6 +27,9 @@ class AllWorks final : public Work {
       return Progress::kDone;
     }
     return moved ? Progress::kMoved : Progress::kIdle;
+  }
+  bool goes_on_unheard() const override {
+    return std::ranges::any_of(works_, [](const auto& work) { return work->goes_on_unheard(); });
   }
 
  private:

@@ -32,6 +32,8 @@ class Work {
   /// Thread: the one that drives the progress loop. Blocks: never.
   /// Errors: those of the group's transport; the Work must then be dropped.
   virtual Result<Progress> advance() = 0;
+  /// Whether it waits for what nobody rings for, such as a copy on a device.
+  virtual bool goes_on_unheard() const { return false; }
   /// Its end on the device, once nothing is left for the host but to wait for that. Null: the host
   /// has a part in it, or it is not enqueued yet.
   virtual std::shared_ptr<DeviceEnd> device_end() const { return nullptr; }

@@ -22,19 +22,19 @@
 namespace lightcc {
 namespace {
 
-GridPlan plan_of(const GridState& state, const BucketView& bucket) {
+SharePlan plan_of(const GridState& state, const BucketView& bucket) {
   const std::size_t bytes = bucket.total_elements() * bucket.element_bytes();
-  return {
-      bucket.total_elements(), bucket.element_bytes(), state.members(), state.chunk_bytes(bytes)};
+  return grid_plan(
+      bucket.total_elements(), bucket.element_bytes(), state.members(), state.chunk_bytes(bytes));
 }
 
 class AllreduceStages final : public GridStages {
  public:
   AllreduceStages(const GridState& state,
                   BucketView bucket,
-                  const GridPlan& plan,
+                  const SharePlan& plan,
                   const Reduction& reduction)
-      : GridStages(state, GridSchedule(plan.chunks(), state.lead())),
+      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
         bucket_(std::move(bucket)),
         plan_(plan),
         reduction_(reduction) {}
@@ -45,10 +45,11 @@ class AllreduceStages final : public GridStages {
           make_error(ErrorCode::kSystem,
                      "an all-reduce needs %zu bytes on a rank that has no result, and there is no "
                      "such memory",
-                     schedule().lead() * plan_.shard_bytes()));
+                     schedule().lead() * plan_.piece_bytes()));
     }
-    return intra().reduce_scatter_bucket(
-        spans_of(chunk, GridSchedule::Half::kScatter), counts_of(chunk), within_blocks(reduction_));
+    return intra().reduce_scatter_bucket(spans_of(chunk, ChunkSchedule::Half::kScatter),
+                                         counts_of(chunk),
+                                         within_blocks(reduction_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
     std::vector<TensorSpan> spans;
@@ -59,7 +60,7 @@ class AllreduceStages final : public GridStages {
   }
   std::unique_ptr<Work> start_gather(std::size_t chunk) override {
     return intra().allgather_bucket(
-        spans_of(chunk, GridSchedule::Half::kGather), counts_of(chunk), reduction_.dtype);
+        spans_of(chunk, ChunkSchedule::Half::kGather), counts_of(chunk), reduction_.dtype);
   }
 
  private:
@@ -67,13 +68,13 @@ class AllreduceStages final : public GridStages {
   /// where its result goes on its way, never null.
   template <typename Visit>
   void for_each_own_piece(std::size_t chunk, Visit visit);
-  std::vector<TensorSpan> spans_of(std::size_t chunk, GridSchedule::Half half);
+  std::vector<TensorSpan> spans_of(std::size_t chunk, ChunkSchedule::Half half);
   std::vector<std::size_t> counts_of(std::size_t chunk) const;
   /// Whether all of the own shard of `chunk` has a place, which is made where it has none.
   bool has_room_for(std::size_t chunk);
 
   BucketView bucket_;
-  GridPlan plan_;
+  SharePlan plan_;
   Reduction reduction_;
   /// Shards whose result nobody wants on this member but which it owns all the same, by turns.
   std::shared_ptr<std::byte> unwanted_;
@@ -83,7 +84,7 @@ std::vector<std::size_t> AllreduceStages::counts_of(std::size_t chunk) const {
   std::vector<std::size_t> counts;
   counts.reserve(state().members());
   for (std::size_t member = 0; member < state().members(); ++member) {
-    counts.push_back(plan_.shard(chunk, member).count);
+    counts.push_back(plan_.piece(chunk, member).count);
   }
   return counts;
 }
@@ -91,10 +92,10 @@ std::vector<std::size_t> AllreduceStages::counts_of(std::size_t chunk) const {
 bool AllreduceStages::has_room_for(std::size_t chunk) {
   bool wants = false;
   bucket_.for_each_piece(
-      plan_.shard(chunk, state().me()),
+      plan_.piece(chunk, state().me()),
       [&](const TensorSpan& piece, std::size_t) { wants = wants || piece.out == nullptr; });
   if (wants && unwanted_ == nullptr) {
-    const std::size_t bytes = schedule().lead() * plan_.shard_bytes();
+    const std::size_t bytes = schedule().lead() * plan_.piece_bytes();
     if (state().options.allocate) {
       unwanted_ = state().options.allocate(bytes);
     } else {
@@ -108,7 +109,7 @@ bool AllreduceStages::has_room_for(std::size_t chunk) {
 template <typename Visit>
 void AllreduceStages::for_each_own_piece(std::size_t chunk, Visit visit) {
   const std::size_t lead = schedule().lead();
-  bucket_.for_each_piece(plan_.shard(chunk, state().me()),
+  bucket_.for_each_piece(plan_.piece(chunk, state().me()),
                          [&](const TensorSpan& piece, std::size_t offset) {
                            if (piece.out != nullptr) {
                              visit(piece, piece.out);
@@ -117,14 +118,14 @@ void AllreduceStages::for_each_own_piece(std::size_t chunk, Visit visit) {
                            // A chunk's place is free again when the chunk that is `lead` after it
                            // is scattered.
                            visit(piece,
-                                 unwanted_.get() + chunk % lead * plan_.shard_bytes() +
+                                 unwanted_.get() + chunk % lead * plan_.piece_bytes() +
                                      offset * bucket_.element_bytes());
                          });
 }
 
 /// All shards of `chunk`: the own one from the input to its result, or from there to the output.
-std::vector<TensorSpan> AllreduceStages::spans_of(std::size_t chunk, GridSchedule::Half half) {
-  const bool scatter = half == GridSchedule::Half::kScatter;
+std::vector<TensorSpan> AllreduceStages::spans_of(std::size_t chunk, ChunkSchedule::Half half) {
+  const bool scatter = half == ChunkSchedule::Half::kScatter;
   std::vector<TensorSpan> spans;
   for (std::size_t member = 0; member < state().members(); ++member) {
     if (member == state().me()) {
@@ -135,7 +136,7 @@ std::vector<TensorSpan> AllreduceStages::spans_of(std::size_t chunk, GridSchedul
       });
       continue;
     }
-    bucket_.for_each_piece(plan_.shard(chunk, member), [&](const TensorSpan& piece, std::size_t) {
+    bucket_.for_each_piece(plan_.piece(chunk, member), [&](const TensorSpan& piece, std::size_t) {
       spans.push_back({.in = scatter ? piece.in : nullptr,
                        .out = scatter ? nullptr : piece.out,
                        .count = piece.count});
@@ -149,7 +150,7 @@ std::vector<TensorSpan> AllreduceStages::spans_of(std::size_t chunk, GridSchedul
 std::unique_ptr<GridStages> make_allreduce_stages(const GridState& state,
                                                   BucketView bucket,
                                                   const Reduction& reduction) {
-  const GridPlan plan = plan_of(state, bucket);
+  const SharePlan plan = plan_of(state, bucket);
   return std::make_unique<AllreduceStages>(state, std::move(bucket), plan, reduction);
 }
 

@@ -20,8 +20,8 @@ namespace {
 
 class BroadcastStages final : public GridStages {
  public:
-  BroadcastStages(const GridState& state, std::byte* data, const GridPlan& plan, std::size_t root)
-      : GridStages(state, GridSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
+  BroadcastStages(const GridState& state, std::byte* data, const SharePlan& plan, std::size_t root)
+      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
     for (std::size_t block = 0; block < state.blocks(); ++block) {
       for (std::size_t member = 0; member < state.members(); ++member) {
         if (state.flat(block, member) == root) {
@@ -36,13 +36,13 @@ class BroadcastStages final : public GridStages {
     if (!is_roots_block()) {
       return nullptr;
     }
-    const std::size_t first = plan_.shard(chunk, 0).first;
-    const ElementRange last = plan_.shard(chunk, state().members() - 1);
+    const std::size_t first = plan_.piece(chunk, 0).first;
+    const ElementRange last = plan_.piece(chunk, state().members() - 1);
     return intra().broadcast(
         data_ + first, last.first + last.count - first, static_cast<int>(root_member_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
-    const ElementRange own = plan_.shard(chunk, state().me());
+    const ElementRange own = plan_.piece(chunk, state().me());
     if (own.count == 0) {
       return nullptr;
     }
@@ -55,10 +55,10 @@ class BroadcastStages final : public GridStages {
     std::vector<std::size_t> bytes;
     bytes.reserve(state().members());
     for (std::size_t member = 0; member < state().members(); ++member) {
-      bytes.push_back(plan_.shard(chunk, member).count);
+      bytes.push_back(plan_.piece(chunk, member).count);
     }
-    return intra().allgather(data_ + plan_.shard(chunk, state().me()).first,
-                             data_ + plan_.shard(chunk, 0).first,
+    return intra().allgather(data_ + plan_.piece(chunk, state().me()).first,
+                             data_ + plan_.piece(chunk, 0).first,
                              std::move(bytes));
   }
 
@@ -66,7 +66,7 @@ class BroadcastStages final : public GridStages {
   bool is_roots_block() const { return state().block() == root_block_; }
 
   std::byte* data_;
-  GridPlan plan_;
+  SharePlan plan_;
   std::size_t root_block_ = 0;
   std::size_t root_member_ = 0;
 };
@@ -78,7 +78,7 @@ std::unique_ptr<GridStages> make_broadcast_stages(const GridState& state,
                                                   std::size_t bytes,
                                                   std::size_t root) {
   return std::make_unique<BroadcastStages>(
-      state, data, GridPlan(bytes, 1, state.members(), state.chunk_bytes(bytes)), root);
+      state, data, grid_plan(bytes, 1, state.members(), state.chunk_bytes(bytes)), root);
 }
 
 }  // namespace lightcc

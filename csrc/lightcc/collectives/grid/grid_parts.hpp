@@ -50,7 +50,7 @@ class GridPartStages : public GridStages {
 
  private:
   GridPartStages(const GridState& state, SharePlan plan)
-      : GridStages(state, GridSchedule(plan.chunks(), state.lead())),
+      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
         plan_(std::move(plan)),
         staging_(schedule().lead() * state.blocks() * plan_.piece_bytes()) {}
 

@@ -39,26 +39,11 @@ std::size_t grid_piece_bytes(const std::vector<std::size_t>& counts,
   return std::max<std::size_t>(1, maximum / chunks);
 }
 
-GridSchedule::GridSchedule(std::size_t chunks, std::size_t lead)
-    : chunks_(chunks), lead_(std::max<std::size_t>(1, std::min(lead, chunks))) {}
-
-GridSchedule::Step GridSchedule::step(std::size_t index) const {
-  if (index < lead_) {
-    return {.half = Half::kScatter, .chunk = index};
-  }
-  const std::size_t later = index - lead_;
-  const std::size_t behind = chunks_ - lead_;  // Scatters that follow the first gather.
-  if (later < 2 * behind) {
-    return later % 2 == 0 ? Step{.half = Half::kGather, .chunk = later / 2}
-                          : Step{.half = Half::kScatter, .chunk = lead_ + later / 2};
-  }
-  return {.half = Half::kGather, .chunk = later - behind};
+SharePlan grid_plan(std::size_t elements,
+                    std::size_t element_bytes,
+                    std::size_t members,
+                    std::size_t chunk_bytes) {
+  return SharePlan::even(elements, element_bytes, members, chunk_bytes / members / 64 * 64);
 }
-
-GridPlan::GridPlan(std::size_t elements,
-                   std::size_t element_bytes,
-                   std::size_t members,
-                   std::size_t chunk_bytes)
-    : shares_(SharePlan::even(elements, element_bytes, members, chunk_bytes / members / 64 * 64)) {}
 
 }  // namespace lightcc

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lightcc/collectives/bucket_view.hpp"
-#include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/chunk_schedule.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
@@ -19,12 +19,12 @@ namespace lightcc {
 /// all members with this one's position in their blocks (exchange).
 class PipelineStages {
  public:
-  explicit PipelineStages(const GridSchedule& schedule) : schedule_(schedule) {}
+  explicit PipelineStages(const ChunkSchedule& schedule) : schedule_(schedule) {}
   PipelineStages(const PipelineStages&) = delete;
   PipelineStages& operator=(const PipelineStages&) = delete;
   virtual ~PipelineStages() = default;
 
-  const GridSchedule& schedule() const { return schedule_; }
+  const ChunkSchedule& schedule() const { return schedule_; }
   /// Stage 1, within the block.
   virtual std::unique_ptr<Work> start_scatter(std::size_t chunk) = 0;
   /// Stage 2, between blocks, over one of the inter groups.
@@ -33,13 +33,13 @@ class PipelineStages {
   virtual std::unique_ptr<Work> start_gather(std::size_t chunk) = 0;
 
  private:
-  GridSchedule schedule_;
+  ChunkSchedule schedule_;
 };
 
 /// The same over a grid, whose `state` outlives it.
 class GridStages : public PipelineStages {
  public:
-  GridStages(const GridState& state, const GridSchedule& schedule)
+  GridStages(const GridState& state, const ChunkSchedule& schedule)
       : PipelineStages(schedule), state_(state) {}
 
  protected:

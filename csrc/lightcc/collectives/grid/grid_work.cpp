@@ -1,5 +1,6 @@
 #include "lightcc/collectives/grid/grid_work.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -69,13 +70,20 @@ Result<Progress> GridWork::advance() {
   return *moved ? Progress::kMoved : Progress::kIdle;
 }
 
+bool GridWork::goes_on_unheard() const {
+  return (intra_work_ != nullptr && intra_work_->goes_on_unheard()) ||
+         std::ranges::any_of(exchanges_, [](const Exchange& exchange) {
+           return exchange.work != nullptr && exchange.work->goes_on_unheard();
+         });
+}
+
 /// At most one step, so that what it makes ready goes to the network at once.
 Result<bool> GridWork::advance_intra() {
   if (step_ == stages_->schedule().steps()) {
     return false;
   }
   const auto [half, chunk] = stages_->schedule().step(step_);
-  const bool scatter = half == GridSchedule::Half::kScatter;
+  const bool scatter = half == ChunkSchedule::Half::kScatter;
   if (!scatter && !is_exchanged(chunk)) {
     return false;
   }

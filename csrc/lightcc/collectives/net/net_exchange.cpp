@@ -53,6 +53,10 @@ constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 // Below this a message costs more than the overlap that it buys.
 constexpr std::size_t kMinExchangeBytes = std::size_t{32} << 10;
 
+bool is_share(const ChunkSchedule::Step& item) {
+  return item.half == ChunkSchedule::Half::kScatter;
+}
+
 }  // namespace
 
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes) {
@@ -64,20 +68,10 @@ std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::si
   return std::max<std::size_t>(64, std::min(maximum, overlapping));
 }
 
-NetExchange::NetExchange(std::shared_ptr<NetLinks> links,
-                         BucketView bucket,
-                         SharePlan plan,
-                         const Reduction& reduction,
-                         bool gather)
-    : NetWork(std::move(links)),
-      bucket_(std::move(bucket)),
-      plan_(std::move(plan)),
-      reduction_(reduction),
-      gather_(gather),
-      lead_(std::min(kExchangeDepth, plan_.chunks())) {}
-
 Status NetExchange::begin() {
   const int size = links().size();
+  lead_ = std::min(kExchangeDepth, plan_.chunks());
+  schedule_ = ChunkSchedule(plan_.chunks(), gather_ ? lead_ : plan_.chunks());
   streaming_ = size == 2;
   const auto others = static_cast<std::size_t>(size - 1);
   for (int distance = 1; distance < size && plan_.chunks() != 0; ++distance) {
@@ -112,42 +106,21 @@ std::byte* NetExchange::result_area(std::size_t chunk) const {
   return results_ + (chunk % lead_) * plan_.piece_bytes();
 }
 
-NetExchange::Item NetExchange::item_at(std::size_t position) const {
-  if (!gather_ || position < lead_) {
-    return {.kind = Kind::kShare, .chunk = position};
-  }
-  const std::size_t later = position - lead_;
-  const std::size_t behind = plan_.chunks() - lead_;  // Shares that follow the first result.
-  if (later < 2 * behind) {
-    return later % 2 == 0 ? Item{.kind = Kind::kResult, .chunk = later / 2}
-                          : Item{.kind = Kind::kShare, .chunk = lead_ + later / 2};
-  }
-  return {.kind = Kind::kResult, .chunk = later - behind};
-}
-
-std::size_t NetExchange::share_position(std::size_t chunk) const {
-  return !gather_ || chunk < lead_ ? chunk : lead_ + 2 * (chunk - lead_) + 1;
-}
-
-std::size_t NetExchange::result_position(std::size_t chunk) const {
-  const std::size_t behind = plan_.chunks() - lead_;
-  return chunk < behind ? lead_ + 2 * chunk : lead_ + behind + chunk;
-}
-
 /// Whether the results of the chunk that had the place of `chunk` before are off our hands.
 bool NetExchange::results_left(std::size_t chunk) const {
   if (!gather_ || chunk < lead_) {
     return true;
   }
-  const std::size_t position = result_position(chunk - lead_);
+  const std::size_t position = schedule_.gather_at(chunk - lead_);
   return std::ranges::all_of(peers_,
                              [&](const Peer& peer) { return peer.sends.done() > position; });
 }
 
 Result<bool> NetExchange::post_send(Peer& peer) {
-  const Item item = item_at(peer.sends.posted());
-  const bool share = item.kind == Kind::kShare;
-  if (share && item.chunk >= lead_ && peer.sends.done() <= share_position(item.chunk - lead_)) {
+  const Item item = schedule_.step(peer.sends.posted());
+  const bool share = is_share(item);
+  if (share && item.chunk >= lead_ &&
+      peer.sends.done() <= schedule_.scatter_at(item.chunk - lead_)) {
     return false;
   }
   if (!share && reduced_ <= item.chunk) {
@@ -190,12 +163,12 @@ Result<bool> NetExchange::advance_sends(Peer& peer) {
 }
 
 Result<bool> NetExchange::post_recv(Peer& peer) {
-  const Item item = item_at(peer.recvs.posted());
-  const bool share = item.kind == Kind::kShare;
+  const Item item = schedule_.step(peer.recvs.posted());
+  const bool share = is_share(item);
   if (share && (item.chunk >= reduced_ + lead_ || (streaming_ && !results_left(item.chunk)))) {
     return false;
   }
-  if (!share && peer.sends.done() <= share_position(item.chunk)) {
+  if (!share && peer.sends.done() <= schedule_.scatter_at(item.chunk)) {
     return false;
   }
   const ElementRange range = piece(item.chunk, share ? me() : peer.member);
@@ -236,7 +209,7 @@ void NetExchange::take_shown(void* context, const Fragment& fragment) {
 }
 
 Status NetExchange::take_fragment(int member, const Item& item, const Fragment& fragment) {
-  const bool share = item.kind == Kind::kShare;
+  const bool share = is_share(item);
   const ElementRange range = piece(item.chunk, share ? me() : member);
   const std::size_t element = bucket_.element_bytes();
   const std::size_t bytes = range.count * element;
@@ -264,8 +237,8 @@ Result<bool> NetExchange::take_fragments(Peer& peer) {
       peer.recvs.channel().can_receive_to_sink()) {
     return false;
   }
-  const Item item = item_at(peer.recvs.done());
-  const bool share = item.kind == Kind::kShare;
+  const Item item = schedule_.step(peer.recvs.done());
+  const bool share = is_share(item);
   if (share ? !streaming_ : bucket_.contiguous_out(piece(item.chunk, peer.member)) != nullptr) {
     return false;
   }
@@ -341,7 +314,7 @@ Result<bool> NetExchange::reduce_next() {
   if (reduced_ == plan_.chunks()) {
     return false;
   }
-  const std::size_t position = share_position(reduced_);
+  const std::size_t position = schedule_.scatter_at(reduced_);
   const bool arrived =
       std::ranges::all_of(peers_, [&](const Peer& peer) { return peer.recvs.done() > position; });
   if (!arrived || !results_left(reduced_)) {

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/chunk_schedule.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -26,21 +26,13 @@ inline constexpr std::size_t kExchangeDepth = 4;
 /// in cache.
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes);
 
-class NetExchange final : public NetWork {
+class NetExchange final : public NetReduction {
  public:
-  /// With `gather`, every member gets every share (all-reduce); without, each its own.
-  NetExchange(std::shared_ptr<NetLinks> links,
-              BucketView bucket,
-              SharePlan plan,
-              const Reduction& reduction,
-              bool gather);
+  using NetReduction::NetReduction;
 
  private:
-  enum class Kind : std::uint8_t { kShare, kResult };
-  struct Item {
-    Kind kind;
-    std::size_t chunk;
-  };
+  /// A share of a chunk is scattered, a result is gathered.
+  using Item = ChunkSchedule::Step;
   /// What a transport that shows fragments is given as context.
   struct Taking {
     NetExchange* exchange = nullptr;
@@ -60,9 +52,6 @@ class NetExchange final : public NetWork {
 
   // The sequence of positions on every channel.
   std::size_t positions() const { return gather_ ? 2 * plan_.chunks() : plan_.chunks(); }
-  Item item_at(std::size_t position) const;
-  std::size_t share_position(std::size_t chunk) const;
-  std::size_t result_position(std::size_t chunk) const;
 
   Result<bool> advance_sends(Peer& peer);
   Result<bool> advance_recvs(Peer& peer);
@@ -86,13 +75,10 @@ class NetExchange final : public NetWork {
   std::byte* pack_area(std::size_t chunk, std::size_t index) const;
   std::byte* result_area(std::size_t chunk) const;
 
-  BucketView bucket_;
-  SharePlan plan_;
-  Reduction reduction_;
-  bool gather_;
-  bool streaming_ = false;   ///< Two members: reduce out of the transport's fragments.
-  std::size_t lead_ = 0;     ///< min(kDepth, chunks).
-  std::size_t reduced_ = 0;  ///< Chunks whose own share is combined.
+  bool streaming_ = false;        ///< Two members: reduce out of the transport's fragments.
+  std::size_t lead_ = 0;          ///< min(kExchangeDepth, chunks).
+  ChunkSchedule schedule_{0, 1};  ///< Of positions; without `gather`, shares alone.
+  std::size_t reduced_ = 0;       ///< Chunks whose own share is combined.
   std::vector<Peer> peers_;
   std::byte* stage_ = nullptr;
   std::byte* pack_ = nullptr;

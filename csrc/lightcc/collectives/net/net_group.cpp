@@ -84,29 +84,39 @@ class NetGroup final : public Group {
 
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
+  std::unique_ptr<Work> reduce(BucketView bucket,
+                               const std::vector<std::size_t>* counts,
+                               const Reduction& reduction) const;
   bool is_direct() const { return links_->size() <= kMaxDirectMembers; }
 
   std::shared_ptr<NetLinks> links_;
 };
 
+/// With `counts`, each member gets its part alone.
+std::unique_ptr<Work> NetGroup::reduce(BucketView bucket,
+                                       const std::vector<std::size_t>* counts,
+                                       const Reduction& reduction) const {
+  const std::size_t element = bucket.element_bytes();
+  const std::size_t total = bucket.total_elements();
+  const auto piece_bytes = is_direct() ? exchange_piece_bytes : ring_piece_bytes;
+  const std::size_t piece = piece_bytes(total * element, members(), links_->options().chunk_bytes);
+  auto plan = counts == nullptr ? SharePlan::even(total, element, members(), piece)
+                                : SharePlan::by_counts(*counts, element, piece);
+  const bool gather = counts == nullptr;
+  if (is_direct()) {
+    return std::make_unique<NetExchange>(
+        links_, std::move(bucket), std::move(plan), reduction, gather);
+  }
+  return std::make_unique<NetRing>(links_, std::move(bucket), std::move(plan), reduction, gather);
+}
+
 std::unique_ptr<Work> NetGroup::allreduce(std::vector<TensorSpan> tensors,
                                           const Reduction& reduction) {
-  const std::size_t element = element_size(reduction.dtype);
-  BucketView bucket(tensors, element);
-  const std::size_t total = bucket.total_elements();
-  const std::size_t bytes = total * element;
-  const std::size_t chunk = links_->options().chunk_bytes;
-  if (!is_direct()) {
-    auto plan =
-        SharePlan::even(total, element, members(), ring_piece_bytes(bytes, members(), chunk));
-    return std::make_unique<NetRing>(links_, std::move(bucket), std::move(plan), reduction, true);
-  }
-  if (is_flood_sized(bytes, members())) {
+  BucketView bucket(tensors, element_size(reduction.dtype));
+  if (is_direct() && is_flood_sized(bucket.total_elements() * bucket.element_bytes(), members())) {
     return std::make_unique<NetFlood>(links_, std::move(bucket), reduction);
   }
-  auto plan =
-      SharePlan::even(total, element, members(), exchange_piece_bytes(bytes, members(), chunk));
-  return std::make_unique<NetExchange>(links_, std::move(bucket), std::move(plan), reduction, true);
+  return reduce(std::move(bucket), nullptr, reduction);
 }
 
 std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
@@ -120,18 +130,7 @@ std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
 std::unique_ptr<Work> NetGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                       std::vector<std::size_t> counts,
                                                       const Reduction& reduction) {
-  const std::size_t element = element_size(reduction.dtype);
-  BucketView bucket(tensors, element);
-  const std::size_t bytes = bucket.total_elements() * element;
-  const std::size_t chunk = links_->options().chunk_bytes;
-  const std::size_t piece = is_direct() ? exchange_piece_bytes(bytes, members(), chunk)
-                                        : ring_piece_bytes(bytes, members(), chunk);
-  auto plan = SharePlan::by_counts(counts, element, piece);
-  if (is_direct()) {
-    return std::make_unique<NetExchange>(
-        links_, std::move(bucket), std::move(plan), reduction, false);
-  }
-  return std::make_unique<NetRing>(links_, std::move(bucket), std::move(plan), reduction, false);
+  return reduce(BucketView(tensors, element_size(reduction.dtype)), &counts, reduction);
 }
 
 std::unique_ptr<Work> NetGroup::allgather_bucket(std::vector<TensorSpan> tensors,

@@ -16,7 +16,10 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
 
@@ -156,6 +159,30 @@ class NetWork : public Work {
 
   std::shared_ptr<NetLinks> links_;
   Phase phase_ = Phase::kNew;
+};
+
+/// Base of the reductions that move one piece of each chunk for each member.
+class NetReduction : public NetWork {
+ public:
+  /// With `gather`, every member gets every share (all-reduce); without, each its own.
+  NetReduction(std::shared_ptr<NetLinks> links,
+               BucketView bucket,
+               SharePlan plan,
+               const Reduction& reduction,
+               bool gather)
+      : NetWork(std::move(links)),
+        bucket_(std::move(bucket)),
+        plan_(std::move(plan)),
+        reduction_(reduction),
+        gather_(gather) {}
+
+ protected:
+  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes): of its two kinds alone.
+  BucketView bucket_;
+  SharePlan plan_;
+  Reduction reduction_;
+  bool gather_;
+  // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 };
 
 }  // namespace lightcc

@@ -49,17 +49,6 @@ std::size_t ring_piece_bytes(std::size_t bytes, std::size_t members, std::size_t
   return std::max<std::size_t>(64, std::min(chunk_bytes, overlapping));
 }
 
-NetRing::NetRing(std::shared_ptr<NetLinks> links,
-                 BucketView bucket,
-                 SharePlan plan,
-                 const Reduction& reduction,
-                 bool gather)
-    : NetWork(std::move(links)),
-      bucket_(std::move(bucket)),
-      plan_(std::move(plan)),
-      reduction_(reduction),
-      gather_(gather) {}
-
 Status NetRing::begin() {
   members_ = static_cast<std::size_t>(links().size());
   rank_ = static_cast<std::size_t>(links().rank());

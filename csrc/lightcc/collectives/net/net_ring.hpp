@@ -18,14 +18,9 @@ namespace lightcc {
 std::size_t ring_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes);
 
 /// For at least two members.
-class NetRing final : public NetWork {
+class NetRing final : public NetReduction {
  public:
-  /// With `gather`, every member gets every share (all-reduce); without, each its own.
-  NetRing(std::shared_ptr<NetLinks> links,
-          BucketView bucket,
-          SharePlan plan,
-          const Reduction& reduction,
-          bool gather);
+  using NetReduction::NetReduction;
 
  private:
   /// Chunks that travel side by side, so that one is on the wire while another is combined.
@@ -58,10 +53,6 @@ class NetRing final : public NetWork {
   Result<bool> finish_recv();
   void combine(const Item& item, ElementRange range);
 
-  BucketView bucket_;
-  SharePlan plan_;
-  Reduction reduction_;
-  bool gather_;
   std::size_t members_ = 0;
   std::size_t rank_ = 0;
   std::size_t steps_ = 0;      ///< Of each chunk.

@@ -111,7 +111,7 @@ class CompressedStages final : public PipelineStages {
                    std::shared_ptr<GridState> grid,
                    Group* shards,
                    std::size_t lead)
-      : PipelineStages(GridSchedule(batches.size(), lead)),
+      : PipelineStages(ChunkSchedule(batches.size(), lead)),
         grid_(std::move(grid)),
         shards_(shards),
         stages_shards_(job.shards_apart),

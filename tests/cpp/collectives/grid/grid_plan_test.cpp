@@ -9,22 +9,23 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/chunk_schedule.hpp"
 
 namespace lightcc::grid_plan_test {
 namespace {
 
-using Half = GridSchedule::Half;
+using Half = ChunkSchedule::Half;
 
 TEST(GridPlan, shards_cover_the_bucket_in_order_at_cache_lines) {
   for (const std::size_t elements : {0U, 1U, 15U, 16U, 17U, 4095U, 4096U, 4097U, 99991U}) {
     for (const std::size_t element_bytes : {1U, 2U, 4U, 8U}) {
       for (const std::size_t members : {1U, 2U, 3U, 8U}) {
-        const GridPlan plan(elements, element_bytes, members, 4096);
+        const SharePlan plan = grid_plan(elements, element_bytes, members, 4096);
         std::size_t next = 0;
         for (std::size_t chunk = 0; chunk < plan.chunks(); ++chunk) {
           for (std::size_t member = 0; member < members; ++member) {
-            const ElementRange shard = plan.shard(chunk, member);
-            EXPECT_LE(shard.count * element_bytes, plan.shard_bytes());
+            const ElementRange shard = plan.piece(chunk, member);
+            EXPECT_LE(shard.count * element_bytes, plan.piece_bytes());
             if (shard.count != 0) {
               EXPECT_EQ(shard.first, next);
               EXPECT_EQ(shard.first * element_bytes % 64, 0U);
@@ -33,28 +34,28 @@ TEST(GridPlan, shards_cover_the_bucket_in_order_at_cache_lines) {
           }
         }
         EXPECT_EQ(next, elements) << members << " members";
-        EXPECT_LE(plan.shard_bytes() * members, 4096U);
+        EXPECT_LE(plan.piece_bytes() * members, 4096U);
       }
     }
   }
 }
 
 TEST(GridPlan, shards_are_alike_to_within_a_line_in_the_last_chunk_too) {
-  const GridPlan plan(100'003, 4, 3, 4096);
-  std::size_t minimum = plan.shard_bytes();
+  const SharePlan plan = grid_plan(100'003, 4, 3, 4096);
+  std::size_t minimum = plan.piece_bytes();
   std::size_t maximum = 0;
   for (std::size_t chunk = 0; chunk < plan.chunks(); ++chunk) {
     for (std::size_t member = 0; member < 3; ++member) {
-      minimum = std::min(minimum, plan.shard(chunk, member).count * 4);
-      maximum = std::max(maximum, plan.shard(chunk, member).count * 4);
+      minimum = std::min(minimum, plan.piece(chunk, member).count * 4);
+      maximum = std::max(maximum, plan.piece(chunk, member).count * 4);
     }
   }
   EXPECT_LE(maximum - minimum, 128U);  // One line, and the end that fills no line.
 }
 
 TEST(GridPlan, a_chunk_smaller_than_a_line_each_is_a_line_each) {
-  const GridPlan plan(64, 4, 4, 1);
-  EXPECT_EQ(plan.shard_bytes(), 64U);
+  const SharePlan plan = grid_plan(64, 4, 4, 1);
+  EXPECT_EQ(plan.piece_bytes(), 64U);
   EXPECT_EQ(plan.chunks(), 1U);
 }
 
@@ -69,17 +70,18 @@ TEST(GridPlan, pieces_make_as_many_chunks_as_all_counts_together) {
   EXPECT_EQ(grid_piece_bytes({5, 7}, 4, 4000), 28U);
 }
 
-TEST(GridSchedule, every_chunk_is_scattered_then_gathered_within_the_lead) {
+TEST(ChunkSchedule, every_chunk_is_scattered_then_gathered_within_the_lead) {
   for (const std::size_t lead : {0U, 1U, 2U, 3U, 8U}) {
     for (const std::size_t chunks : {0U, 1U, 2U, 3U, 4U, 5U, 20U}) {
-      const GridSchedule plan(chunks, lead);
+      const ChunkSchedule plan(chunks, lead);
       ASSERT_EQ(plan.steps(), 2 * chunks);
       std::size_t scattered = 0;
       std::size_t gathered = 0;
       for (std::size_t i = 0; i < plan.steps(); ++i) {
-        const GridSchedule::Step step = plan.step(i);
+        const ChunkSchedule::Step step = plan.step(i);
         std::size_t& next = step.half == Half::kScatter ? scattered : gathered;
         EXPECT_EQ(step.chunk, next);
+        EXPECT_EQ(step.half == Half::kScatter ? plan.scatter_at(next) : plan.gather_at(next), i);
         ++next;
         EXPECT_LE(gathered, scattered);
         EXPECT_LE(scattered - gathered, plan.lead());
@@ -90,18 +92,18 @@ TEST(GridSchedule, every_chunk_is_scattered_then_gathered_within_the_lead) {
   }
 }
 
-TEST(GridSchedule, the_order_with_three_chunks_of_lead_is_the_documented_one) {
-  const GridSchedule plan(5, 3);
-  const std::vector<GridSchedule::Step> expected = {{Half::kScatter, 0},
-                                                    {Half::kScatter, 1},
-                                                    {Half::kScatter, 2},
-                                                    {Half::kGather, 0},
-                                                    {Half::kScatter, 3},
-                                                    {Half::kGather, 1},
-                                                    {Half::kScatter, 4},
-                                                    {Half::kGather, 2},
-                                                    {Half::kGather, 3},
-                                                    {Half::kGather, 4}};
+TEST(ChunkSchedule, the_order_with_three_chunks_of_lead_is_the_documented_one) {
+  const ChunkSchedule plan(5, 3);
+  const std::vector<ChunkSchedule::Step> expected = {{Half::kScatter, 0},
+                                                     {Half::kScatter, 1},
+                                                     {Half::kScatter, 2},
+                                                     {Half::kGather, 0},
+                                                     {Half::kScatter, 3},
+                                                     {Half::kGather, 1},
+                                                     {Half::kScatter, 4},
+                                                     {Half::kGather, 2},
+                                                     {Half::kGather, 3},
+                                                     {Half::kGather, 4}};
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(plan.step(i), expected[i]) << "step " << i;
   }
