@@ -80,7 +80,7 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket,
   if (algorithm == Algorithm::kCompressed) {
     LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
     if (work != nullptr) {
-      return std::unique_ptr<Work>(std::move(work));
+      return work;
     }
   }
   std::vector<TensorSpan> spans;

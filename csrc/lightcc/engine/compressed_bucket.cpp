@@ -166,23 +166,6 @@ Result<std::unique_ptr<Work>> start_with(const Bucket& bucket,
       {.grid = site.lane.grid, .flat = &site.group(), .shards = shards}, std::move(tensors), job);
 }
 
-/// Nothing but lists is copied, of which nobody tells.
-class WorkOnDevices final : public StagedWork {
- public:
-  WorkOnDevices(std::unique_ptr<Work> work, std::vector<const CompressionKernels*> kernels)
-      : kernels_(std::move(kernels)), work_(std::move(work)) {}
-
-  Result<Progress> advance() override { return work_->advance(); }
-  bool is_copying() const override {
-    return std::ranges::any_of(kernels_,
-                               [](const CompressionKernels* one) { return one->is_busy(); });
-  }
-
- private:
-  std::vector<const CompressionKernels*> kernels_;
-  std::unique_ptr<Work> work_;
-};
-
 }  // namespace
 
 std::uint64_t steps_made(const Signature& signature,
@@ -192,14 +175,12 @@ std::uint64_t steps_made(const Signature& signature,
   return residuals.steps_of(key, position, signature.dtype, elements_of(signature));
 }
 
-Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
-                                                                const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_compressed_on_devices(Bucket& bucket, const BucketSite& site) {
   std::optional<Entries> entries = entries_on_devices(bucket, site);
   if (!entries.has_value()) {
-    return std::unique_ptr<StagedWork>();
+    return std::unique_ptr<Work>();
   }
   std::vector<TensorSpan> spans;
-  std::vector<const CompressionKernels*> kernels;
   for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
     BucketTensor& tensor = bucket.tensors[i];
     const TensorRef& input = tensor.operation->operation.input;
@@ -210,14 +191,9 @@ Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
     spans.push_back({.in = static_cast<const std::byte*>(input.data),
                      .out = out,
                      .count = (*entries)[i]->elements});
-    kernels.push_back((*entries)[i]->kernels);
   }
   const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
-  LIGHTCC_ASSIGN_OR_RETURN(
-      std::unique_ptr<Work> work,
-      start_with(bucket, spans, reduction, site, std::move(*entries), /*on_device=*/true));
-  return std::unique_ptr<StagedWork>(
-      std::make_unique<WorkOnDevices>(std::move(work), std::move(kernels)));
+  return start_with(bucket, spans, reduction, site, std::move(*entries), /*on_device=*/true);
 }
 
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,

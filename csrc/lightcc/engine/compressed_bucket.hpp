@@ -15,7 +15,6 @@
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/residual/residual_store.hpp"
 #include "lightcc/engine/bucket.hpp"
-#include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -29,8 +28,7 @@ std::uint64_t steps_made(const Signature& signature,
 /// Starts a compressed all-reduce on the devices of its tensors, with outputs there. Null: it is to
 /// run in host memory, and the log has said once why. Errors: of output_for(). May block at a
 /// tensor's first time, for memory.
-Result<std::unique_ptr<StagedWork>> start_compressed_on_devices(Bucket& bucket,
-                                                                const BucketSite& site);
+Result<std::unique_ptr<Work>> start_compressed_on_devices(Bucket& bucket, const BucketSite& site);
 
 /// Starts one in host memory. Errors: kSystem, there is no memory for the residual.
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,

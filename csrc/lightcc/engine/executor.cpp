@@ -216,8 +216,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       end = end_on_device(front);
     }
     if (progress != Progress::kDone && end == nullptr) {
-      awaits_event_ = awaits_event_ || front.route.has_queue ||
-                      (front.staged != nullptr && front.staged->is_copying());
+      awaits_event_ = awaits_event_ || front.route.has_queue || front.work->goes_on_unheard();
       return moved;
     }
     end_front(set, queue, end);
@@ -304,9 +303,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   running.started = clock_.now();  // Devices may begin at once.
   const DeviceTraceScope scope(running.trace);
   if (way.carrier == Carrier::kStaged) {
-    LIGHTCC_ASSIGN_OR_RETURN(auto staged, start_staged_bucket(bucket, way, site));
-    running.staged = staged.get();
-    running.work = std::move(staged);
+    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_staged_bucket(bucket, way, site));
   } else {
     LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, way.algorithm, site));
   }

@@ -99,8 +99,7 @@ class Executor {
     Route route;
     // Where buckets are to begin in order: until it has begun, or on two levels has ended.
     std::optional<std::uint64_t> turn;
-    std::unique_ptr<Work> work;          // Null until it is at the front.
-    const StagedWork* staged = nullptr;  // The work, where memory is staged.
+    std::unique_ptr<Work> work;  // Null until it is at the front.
     TimePoint started;
     std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were taken, for the timeline.
     std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.

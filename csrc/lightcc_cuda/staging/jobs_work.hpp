@@ -1,7 +1,6 @@
 // A Work that is jobs of launchers, and nothing else.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,22 +18,13 @@ namespace lightcc::cuda {
 
 class JobsWork final : public Work {
  public:
-  /// `under_way`, where given, counts such Works while they exist.
-  explicit JobsWork(std::shared_ptr<std::atomic<int>> under_way = nullptr)
-      : under_way_(std::move(under_way)) {
-    if (under_way_ != nullptr) {
-      under_way_->fetch_add(1, std::memory_order_relaxed);
-    }
-  }
+  JobsWork() = default;
   JobsWork(const JobsWork&) = delete;
   JobsWork& operator=(const JobsWork&) = delete;
   /// Blocks: until jobs that run have ended.
   ~JobsWork() override {
     for (const Posted& posted : all_) {
       posted.launcher->withdraw(posted.job);
-    }
-    if (under_way_ != nullptr) {
-      under_way_->fetch_sub(1, std::memory_order_relaxed);
     }
   }
 
@@ -62,6 +52,7 @@ class JobsWork final : public Work {
     }
     return Progress::kDone;
   }
+  bool goes_on_unheard() const override { return true; }
 
  private:
   struct Posted {
@@ -69,7 +60,6 @@ class JobsWork final : public Work {
     std::shared_ptr<Job> job;
   };
 
-  std::shared_ptr<std::atomic<int>> under_way_;
   std::vector<Posted> all_;
 };
 

@@ -18,9 +18,8 @@ Status is_pending_error(const char* what) {
 }
 
 Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launcher,
-                                         const std::shared_ptr<std::atomic<int>>& under_way,
                                          std::vector<SiteStep> steps) {
-  auto work = std::make_unique<JobsWork>(under_way);
+  auto work = std::make_unique<JobsWork>();
   std::uint64_t bytes = 0;
   for (const SiteStep& step : steps) {
     bytes += step.list.size();
@@ -210,8 +209,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep
       return status;
     }
   }
-  return of_site.empty() ? std::unique_ptr<Work>()
-                         : post_steps(to_host_, under_way_, std::move(of_site));
+  return of_site.empty() ? std::unique_ptr<Work>() : post_steps(to_host_, std::move(of_site));
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkSum> sums) {
@@ -236,7 +234,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkSum> su
   if (kept.empty()) {
     return std::unique_ptr<Work>();
   }
-  auto work = std::make_unique<JobsWork>(under_way_);
+  auto work = std::make_unique<JobsWork>();
   std::uint64_t bytes = 0;
   for (const TopkSum& sum : kept) {
     bytes += sum.elements * element_size(sum.dtype);

@@ -1,7 +1,6 @@
 // Compression's kernels for memory of one GPU: top-k, where lists travel.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -30,7 +29,6 @@ class CudaTopkKernels final : public CompressionKernels {
 
   std::string why_unsupported(std::size_t numel, std::size_t blocks) const override
       LIGHTCC_EXCLUDES(mutex_);
-  bool is_busy() const override { return under_way_->load(std::memory_order_relaxed) > 0; }
   // Both block while the GPU gives memory.
   Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) override;
   Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) override;
@@ -48,7 +46,6 @@ class CudaTopkKernels final : public CompressionKernels {
   std::shared_ptr<Launcher> to_host_;
   std::shared_ptr<Launcher> to_device_;
   const int device_;
-  std::shared_ptr<std::atomic<int>> under_way_ = std::make_shared<std::atomic<int>>(0);
   mutable Mutex mutex_;
   std::string objection_ LIGHTCC_GUARDED_BY(mutex_);  // To everything.
 };

@@ -56,8 +56,6 @@ class CompressionKernels {
   virtual std::string why_unsupported(std::size_t /*numel*/, std::size_t /*blocks*/) const {
     return {};
   }
-  /// Whether a Work is under way: nobody rings when it can go on.
-  virtual bool is_busy() const { return false; }
   /// Its residual is zero. kSystem: there is no memory for it.
   virtual Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) = 0;
   /// What save() wrote, in whatever memory. Errors: of HostResidual::load(); kSystem.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/collectives/sequence.hpp"
 #include "lightcc/engine/compressed_bucket.hpp"
 #include "lightcc/engine/staged/staged_pieces.hpp"
 
@@ -31,25 +32,21 @@ InFlight copy_of(const InFlight& original, std::byte* copy) {
   return made;
 }
 
+using Started = Result<std::unique_ptr<Work>>;
+
 /// All of it at once.
-class WholeBucket final : public StagedWork {
+class WholeBucket {
  public:
   WholeBucket(Bucket& bucket, Algorithm algorithm, const BucketSite& site)
       : bucket_(bucket), algorithm_(algorithm), host_(site), staging_(*site.devices) {
-    host_.devices = nullptr;  // That of the copies.
-    begin_inputs();
+    host_.devices = nullptr;  // The copies are in host memory.
   }
 
-  Result<Progress> advance() override;
-  bool is_copying() const override { return copying_ != nullptr; }
+  Started copy_inputs();
+  Started run();
+  Started copy_outputs();
 
  private:
-  void begin_inputs();
-  Status begin_collective();
-  Status begin_outputs();
-
-  enum class Stage : std::uint8_t { kInputs, kCollective, kOutputs, kDone };
-
   Bucket& bucket_;
   Algorithm algorithm_;
   BucketSite host_;
@@ -57,12 +54,9 @@ class WholeBucket final : public StagedWork {
   std::vector<InFlight> operations_;  // Of the copies.
   Bucket copies_;
   std::shared_ptr<StagedBlock> block_ = std::make_shared<StagedBlock>();  // A part for each tensor.
-  Stage stage_ = Stage::kInputs;
-  std::unique_ptr<Work> collective_;  // Goes before what it works on.
-  std::unique_ptr<Work> copying_;
 };
 
-void WholeBucket::begin_inputs() {
+Started WholeBucket::copy_inputs() {
   for (const BucketTensor& tensor : bucket_.tensors) {
     StagedPart part;
     if (tensor.operation != nullptr) {
@@ -73,10 +67,10 @@ void WholeBucket::begin_inputs() {
     }
     block_->add(part);
   }
-  copying_ = staging_.copy_to_host(block_);
+  return staging_.copy_to_host(block_);
 }
 
-Status WholeBucket::begin_collective() {
+Started WholeBucket::run() {
   copies_.process_set = bucket_.process_set;
   copies_.lane = bucket_.lane;
   operations_.reserve(bucket_.tensors.size());  // They are pointed to.
@@ -90,11 +84,10 @@ Status WholeBucket::begin_collective() {
       copy.operation = &operations_.emplace_back(copy_of(*original.operation, data));
     }
   }
-  LIGHTCC_ASSIGN_OR_RETURN(collective_, start_bucket(copies_, algorithm_, host_));
-  return {};
+  return start_bucket(copies_, algorithm_, host_);
 }
 
-Status WholeBucket::begin_outputs() {
+Started WholeBucket::copy_outputs() {
   for (std::size_t i = 0; i < bucket_.tensors.size(); ++i) {
     BucketTensor& original = bucket_.tensors[i];
     BucketTensor& copy = copies_.tensors[i];
@@ -113,39 +106,16 @@ Status WholeBucket::begin_outputs() {
         }));
     part.bytes = byte_count(original.outcome.shape, original.signature().dtype);
   }
-  copying_ = staging_.copy_to_device(block_);
-  return {};
-}
-
-Result<Progress> WholeBucket::advance() {
-  while (stage_ != Stage::kDone) {
-    std::unique_ptr<Work>& work = stage_ == Stage::kCollective ? collective_ : copying_;
-    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work->advance());
-    if (progress != Progress::kDone) {
-      return progress;
-    }
-    work.reset();
-    if (stage_ == Stage::kInputs) {
-      LIGHTCC_RETURN_IF_ERROR(begin_collective());
-      stage_ = Stage::kCollective;
-    } else if (stage_ == Stage::kCollective) {
-      LIGHTCC_RETURN_IF_ERROR(begin_outputs());
-      stage_ = Stage::kOutputs;
-    } else {
-      stage_ = Stage::kDone;
-    }
-  }
-  return Progress::kDone;
+  return staging_.copy_to_device(block_);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
-                                                        const Route& route,
-                                                        const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_staged_bucket(Bucket& bucket,
+                                                  const Route& route,
+                                                  const BucketSite& site) {
   if (route.algorithm == Algorithm::kCompressed) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> work,
-                             start_compressed_on_devices(bucket, site));
+    LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
     if (work != nullptr) {
       return work;
     }
@@ -153,7 +123,11 @@ Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
   if (route.piece_bytes > 0) {
     return start_in_pieces(bucket, site, route.piece_bytes);
   }
-  return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, route.algorithm, site));
+  const auto whole = std::make_shared<WholeBucket>(bucket, route.algorithm, site);
+  return std::unique_ptr<Work>(std::make_unique<Sequence>(
+      std::vector<Sequence::Start>{[whole] { return whole->copy_inputs(); },
+                                   [whole] { return whole->run(); },
+                                   [whole] { return whole->copy_outputs(); }}));
 }
 
 }  // namespace lightcc

@@ -13,18 +13,12 @@
 
 namespace lightcc {
 
-class StagedWork : public Work {
- public:
-  /// Whether it waits for a copy, of which nobody tells.
-  virtual bool is_copying() const = 0;
-};
-
 /// Starts a bucket whose tensors `site.devices` copies to the host and back; all else of `site` is
 /// the host's. All of that and the bucket outlive the Work. Bits, names and what compression keeps
 /// back are those of the same bucket in host memory. Errors: of start_bucket(), but for those that
 /// come later.
-Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
-                                                        const Route& route,
-                                                        const BucketSite& site);
+Result<std::unique_ptr<Work>> start_staged_bucket(Bucket& bucket,
+                                                  const Route& route,
+                                                  const BucketSite& site);
 
 }  // namespace lightcc

@@ -6,6 +6,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
+#include "lightcc/collectives/sequence.hpp"
 #include "lightcc/engine/partial_group.hpp"
 
 namespace lightcc {
@@ -20,76 +21,53 @@ struct ExchangeSite {
   Status broken;  // Why a Work did not come to its end.
 };
 
+/// The steps of an all-reduce, whose failure, or end before its time, breaks the exchange.
 class ExchangeWork final : public Work {
  public:
-  ExchangeWork(std::shared_ptr<ExchangeSite> site,
-               const std::vector<TensorSpan>& shards,
-               const Reduction& reduction)
-      : site_(std::move(site)), reduction_(reduction) {
-    for (const TensorSpan& shard : shards) {
-      block_->add({.from = shard.in,
-                   .to = shard.out,
-                   .device = site_->device,
-                   .bytes = shard.count * element_size(reduction.dtype)});
-    }
-    work_ = site_->staging->copy_to_host(block_);
-  }
+  ExchangeWork(std::shared_ptr<ExchangeSite> site, std::vector<Sequence::Start> steps)
+      : site_(std::move(site)), steps_(std::move(steps)) {}
   ExchangeWork(const ExchangeWork&) = delete;
   ExchangeWork& operator=(const ExchangeWork&) = delete;
   ~ExchangeWork() override {
-    if (stage_ != Stage::kDone && site_->broken.ok()) {
+    if (!is_done_ && site_->broken.ok()) {
       site_->broken = {ErrorCode::kShutDown, "an earlier operation of this group was abandoned"};
     }
   }
 
   Result<Progress> advance() override {
-    while (true) {
-      Result<Progress> progress = work_->advance();
-      if (!progress.ok()) {
-        site_->broken = progress.status();
-      }
-      if (!progress.ok() || *progress != Progress::kDone) {
-        return progress;
-      }
-      work_.reset();
-      if (stage_ == Stage::kBack) {
-        stage_ = Stage::kDone;
-        return Progress::kDone;
-      }
-      if (stage_ == Stage::kToHost) {
-        stage_ = Stage::kReduce;
-        work_ = reduce();
-      } else {
-        stage_ = Stage::kBack;
-        work_ = site_->staging->copy_to_device(block_);
-      }
+    Result<Progress> progress = steps_.advance();
+    if (!progress.ok()) {
+      site_->broken = progress.status();
+    } else {
+      is_done_ = *progress == Progress::kDone;
     }
+    return progress;
   }
+  bool goes_on_unheard() const override { return steps_.goes_on_unheard(); }
 
  private:
-  enum class Stage : std::uint8_t { kToHost, kReduce, kBack, kDone };
-
-  std::unique_ptr<Work> reduce() const {
-    GridState& host = *site_->host;
-    if (!host.status.ok()) {
-      return std::make_unique<FailedWork>(host.status);
-    }
-    std::vector<TensorSpan> copies;
-    copies.reserve(block_->parts.size());
-    for (const StagedPart& part : block_->parts) {
-      std::byte* const data = block_->at(part);
-      copies.push_back(
-          {.in = data, .out = data, .count = part.bytes / element_size(reduction_.dtype)});
-    }
-    return host.levels.inter[site_->index]->allreduce(std::move(copies), reduction_);
-  }
-
   std::shared_ptr<ExchangeSite> site_;
-  Reduction reduction_;
-  std::shared_ptr<StagedBlock> block_ = std::make_shared<StagedBlock>();
-  Stage stage_ = Stage::kToHost;
-  std::unique_ptr<Work> work_;  // Of the stage. Goes before what it works on.
+  Sequence steps_;
+  bool is_done_ = false;
 };
+
+/// The all-reduce of what has come to the host.
+std::unique_ptr<Work> reduce(const ExchangeSite& site,
+                             const StagedBlock& block,
+                             const Reduction& reduction) {
+  GridState& host = *site.host;
+  if (!host.status.ok()) {
+    return std::make_unique<FailedWork>(host.status);
+  }
+  std::vector<TensorSpan> copies;
+  copies.reserve(block.parts.size());
+  for (const StagedPart& part : block.parts) {
+    std::byte* const data = block.at(part);
+    copies.push_back(
+        {.in = data, .out = data, .count = part.bytes / element_size(reduction.dtype)});
+  }
+  return host.levels.inter[site.index]->allreduce(std::move(copies), reduction);
+}
 
 class StagedExchange final : public PartialGroup {
  public:
@@ -112,12 +90,22 @@ class StagedExchange final : public PartialGroup {
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
                                   const Reduction& reduction) override {
+    const auto block = std::make_shared<StagedBlock>();
     for (const TensorSpan& tensor : tensors) {
       if (tensor.in == nullptr || tensor.out == nullptr) {
         return refuse();
       }
+      block->add({.from = tensor.in,
+                  .to = tensor.out,
+                  .device = site_->device,
+                  .bytes = tensor.count * element_size(reduction.dtype)});
     }
-    return std::make_unique<ExchangeWork>(site_, tensors, reduction);
+    return std::make_unique<ExchangeWork>(
+        site_,
+        std::vector<Sequence::Start>{
+            [site = site_, block] { return site->staging->copy_to_host(block); },
+            [site = site_, block, reduction] { return reduce(*site, *block, reduction); },
+            [site = site_, block] { return site->staging->copy_to_device(block); }});
   }
 
  private:

@@ -36,7 +36,7 @@ constexpr std::size_t kSliceAlignment = 64;
 /// Starts the collective of a piece that has come to the host.
 using StartPiece = std::function<std::unique_ptr<Work>(const StagedBlock& block)>;
 
-class PiecedWork final : public StagedWork {
+class PiecedWork final : public Work {
  public:
   PiecedWork(std::unique_ptr<PieceSource> source,
              bool needs_host,
@@ -59,7 +59,7 @@ class PiecedWork final : public StagedWork {
   }
 
   // Peers ring for the collective, and by then copies have gone on as well.
-  bool is_copying() const override { return collective_ == nullptr; }
+  bool goes_on_unheard() const override { return collective_ == nullptr; }
 
  private:
   struct Piece {
@@ -138,9 +138,9 @@ std::unique_ptr<Work> start_sum(Group& group,
   return group.allreduce({{data, data, block.bytes / element_size(reduction.dtype)}}, reduction);
 }
 
-Result<std::unique_ptr<StagedWork>> allreduce_in_pieces(Bucket& bucket,
-                                                        const BucketSite& site,
-                                                        std::size_t piece_bytes) {
+Result<std::unique_ptr<Work>> allreduce_in_pieces(Bucket& bucket,
+                                                  const BucketSite& site,
+                                                  std::size_t piece_bytes) {
   const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
   const std::size_t element_bytes = element_size(reduction.dtype);
   std::vector<StagedPart> tensors;
@@ -159,16 +159,16 @@ Result<std::unique_ptr<StagedWork>> allreduce_in_pieces(Bucket& bucket,
     }
   }
   Group& group = site.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+  return std::unique_ptr<Work>(std::make_unique<PiecedWork>(
       std::make_unique<PieceCutter>(std::move(tensors), element_bytes, piece_bytes),
       false,
       [&group, reduction](const StagedBlock& block) { return start_sum(group, block, reduction); },
       *site.devices));
 }
 
-Result<std::unique_ptr<StagedWork>> broadcast_in_pieces(Bucket& bucket,
-                                                        const BucketSite& site,
-                                                        std::size_t piece_bytes) {
+Result<std::unique_ptr<Work>> broadcast_in_pieces(Bucket& bucket,
+                                                  const BucketSite& site,
+                                                  std::size_t piece_bytes) {
   BucketTensor& tensor = bucket.tensors.front();
   const Signature& signature = tensor.signature();
   const auto bytes = static_cast<std::size_t>(byte_count(bucket));
@@ -187,7 +187,7 @@ Result<std::unique_ptr<StagedWork>> broadcast_in_pieces(Bucket& bucket,
   } else {
     part.to = out;
   }
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+  return std::unique_ptr<Work>(std::make_unique<PiecedWork>(
       std::make_unique<PieceCutter>(
           std::vector<StagedPart>{part}, element_size(signature.dtype), piece_bytes),
       true,
@@ -197,9 +197,9 @@ Result<std::unique_ptr<StagedWork>> broadcast_in_pieces(Bucket& bucket,
       *site.devices));
 }
 
-Result<std::unique_ptr<StagedWork>> allgather_in_pieces(Bucket& bucket,
-                                                        const BucketSite& site,
-                                                        std::size_t piece_bytes) {
+Result<std::unique_ptr<Work>> allgather_in_pieces(Bucket& bucket,
+                                                  const BucketSite& site,
+                                                  std::size_t piece_bytes) {
   BucketTensor& tensor = bucket.tensors.front();
   const TensorRef& input = tensor.operation->operation.input;  // Nobody joins an all-gather.
   std::vector<std::size_t> members = gathered_bytes(tensor);
@@ -214,7 +214,7 @@ Result<std::unique_ptr<StagedWork>> allgather_in_pieces(Bucket& bucket,
                          .to = out,
                          .device = input.memory.device,
                          .bytes = all};
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+  return std::unique_ptr<Work>(std::make_unique<PiecedWork>(
       std::make_unique<SliceCutter>(std::move(members), own, whole, piece_bytes),
       true,
       [&group, own](const StagedBlock& block) {
@@ -306,9 +306,9 @@ StagedBlock SliceCutter::next() {
   return block;
 }
 
-Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
-                                                    const BucketSite& site,
-                                                    std::size_t piece_bytes) {
+Result<std::unique_ptr<Work>> start_in_pieces(Bucket& bucket,
+                                              const BucketSite& site,
+                                              std::size_t piece_bytes) {
   switch (bucket.tensors.front().signature().op) {
     case OpType::kBroadcast:
       return broadcast_in_pieces(bucket, site, piece_bytes);
