@@ -68,7 +68,7 @@ const char* op_type_name(OpType op) {
   return "UNKNOWN";
 }
 
-const char* reduce_op_name(ReduceOp op) {
+LIGHTCC_EXPORT const char* reduce_op_name(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:
       return "AVERAGE";
