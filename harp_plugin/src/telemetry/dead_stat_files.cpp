@@ -1,54 +1,42 @@
 // What processes that were killed have left behind.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/types.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <ctime>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "datapath/unique_fd.hpp"
-#include "telemetry/process.hpp"
 #include "telemetry/stat_file.hpp"
-#include "telemetry/stat_layout.hpp"
 
 namespace harp {
 namespace {
 
-/// A file without a head is being made, or its maker died in between; after so long, the latter.
-constexpr std::time_t kLongestMakingS = 60;
-
+/// "harp-PID-RANDOM.stat".
 bool has_our_name(std::string_view name) {
-  return name.starts_with("harp-") && name.ends_with(".stat");
+  constexpr std::string_view kBegin = "harp-";
+  constexpr std::string_view kEnd = ".stat";
+  constexpr std::size_t kRandomDigits = 16;
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) {
+    return false;
+  }
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  const std::size_t pid = name.find_first_not_of("0123456789");
+  return pid != 0 && pid != std::string_view::npos && name[pid] == '-' &&
+         name.size() == pid + 1 + kRandomDigits &&
+         name.find_first_not_of("0123456789abcdef", pid + 1) == std::string_view::npos;
 }
 
 bool is_dead(int folder, const char* name) {
   // Anybody may put anything into such a folder: no link is followed, no pipe is waited for.
   const UniqueFd file(::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};
-  if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      status.st_uid != ::geteuid()) {
-    return false;
-  }
-  std::array<std::byte, StatLayout::kHeadBytes> head{};
-  const ssize_t count = ::pread(file.get(), head.data(), head.size(), 0);
-  if (count < 0) {
-    return false;
-  }
-  const auto read = std::span(head).first(static_cast<std::size_t>(count));
-  if (std::ranges::all_of(read, [](std::byte one) { return one == std::byte{0}; })) {
-    return std::time(nullptr) - status.st_mtime > kLongestMakingS;
-  }
-  const auto writer = parse_stat_writer(read);
-  return writer && look_for(*writer) == ProcessLife::kDead;
+  return file.is_open() && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+         status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
 }  // namespace

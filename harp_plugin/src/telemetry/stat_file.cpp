@@ -1,6 +1,7 @@
 #include "telemetry/stat_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -19,7 +20,6 @@
 #include <utility>
 
 #include "datapath/unique_fd.hpp"
-#include "telemetry/process.hpp"
 #include "telemetry/stat_layout.hpp"
 
 namespace harp {
@@ -87,7 +87,7 @@ std::unique_ptr<StatFile> StatFile::create(const std::string& folder,
   }
   constexpr mode_t kOwnerOnly = 0600;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly));
-  if (!file.is_open()) {
+  if (!file.is_open() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     *error = refusal(path, errno);
     return nullptr;
   }
@@ -107,7 +107,8 @@ StatFile::~StatFile() {
 }
 
 bool StatFile::write_head(std::string* error) {
-  const auto head = encode_stat_head(layout_, own_identity(), unix_now_ns());
+  const auto head =
+      encode_stat_head(layout_, static_cast<std::uint32_t>(::getpid()), unix_now_ns());
   int problem = 0;
   if (::ftruncate(file_.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
     problem = errno;

@@ -1,9 +1,10 @@
 // The file in which a process publishes its counters, and which others map or read.
 //
 // "harp-PID-RANDOM.stat" in a folder such as /dev/shm, readable by its user alone. Whoever makes it
-// first removes those of processes of the same user that have ended without doing so. A file goes
-// with its StatFile, or with the process where that ends in good order; the child of a fork has
-// neither file nor duty.
+// first removes those of processes of the same user that have ended without doing so: a file that
+// is in use is locked (flock), which the kernel ends with the process, and with its last fork. A
+// file goes with its StatFile, or with the process where that ends in good order; the child of a
+// fork has neither file nor duty.
 #pragma once
 
 #include <sys/types.h>
@@ -59,7 +60,7 @@ class StatFile {
 };
 
 /// Removes files of counters from `folder` that processes of this user left when they died. Returns
-/// how many. What is damaged, in use, or of a process that cannot be seen from here stays.
+/// how many.
 std::size_t remove_dead_stat_files(const std::string& folder);
 
 }  // namespace harp

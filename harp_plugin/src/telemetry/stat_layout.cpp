@@ -4,14 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/bytes.hpp"
 #include "sync/seq_words.hpp"
-#include "telemetry/process.hpp"
 
 namespace harp {
 namespace {
@@ -64,18 +62,17 @@ std::size_t StatLayout::first_block() const {
 }
 
 std::vector<std::byte> encode_stat_head(const StatLayout& layout,
-                                        const ProcessIdentity& writer,
+                                        std::uint32_t pid,
                                         std::uint64_t created_unix_ns) {
   std::vector<std::byte> bytes(layout.first_block());
   ByteWriter out(bytes);
   out.raw(std::as_bytes(std::span(kMagic)));
   out.number(kStatVersion);
   out.number(u32(StatLayout::kHeadBytes));
-  out.number(writer.pid);
-  out.number(std::uint32_t{0});
-  out.number(writer.start_ticks);
-  out.number(writer.pid_namespace);
-  out.raw(writer.boot_id);
+  out.number(pid);
+  for (int i = 0; i < 9; ++i) {
+    out.number(std::uint32_t{0});
+  }
   out.number(created_unix_ns);
   out.number(u32(layout.engine.size()));
   out.number(u32(layout.session.size()));
@@ -94,23 +91,6 @@ std::vector<std::byte> encode_stat_head(const StatLayout& layout,
   write_table(out, layout.session);
   write_table(out, layout.path);
   return bytes;
-}
-
-std::optional<ProcessIdentity> parse_stat_writer(std::span<const std::byte> head) {
-  ByteReader in(head);
-  const auto magic = in.raw(kMagic.size());
-  ProcessIdentity writer;
-  (void)in.number<std::uint32_t>();  // Version: who wrote it stands in the same place in all.
-  (void)in.number<std::uint32_t>();
-  writer.pid = in.number<std::uint32_t>();
-  (void)in.number<std::uint32_t>();
-  writer.start_ticks = in.number<std::uint64_t>();
-  writer.pid_namespace = in.number<std::uint64_t>();
-  in.raw_into(writer.boot_id);
-  if (!in.ok() || !std::ranges::equal(magic, std::as_bytes(std::span(kMagic)))) {
-    return std::nullopt;
-  }
-  return writer;
 }
 
 void StatWriter::text(std::string_view text, std::size_t words) {

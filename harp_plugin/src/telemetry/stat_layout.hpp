@@ -11,12 +11,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include "telemetry/process.hpp"
 
 namespace harp {
 
@@ -90,12 +87,8 @@ inline constexpr std::uint32_t kStatVersion = 1;
 
 /// Head and tables: the bytes in front of the first block.
 std::vector<std::byte> encode_stat_head(const StatLayout& layout,
-                                        const ProcessIdentity& writer,
+                                        std::uint32_t pid,
                                         std::uint64_t created_unix_ns);
-
-/// Who wrote the file that begins with `head`; the same place in every version. Nothing where it is
-/// no such file.
-std::optional<ProcessIdentity> parse_stat_writer(std::span<const std::byte> head);
 
 /// Puts fields side by side. Nothing is written beyond the end.
 class StatWriter {

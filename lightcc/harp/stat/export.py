@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightcc._stats.prometheus import Families
-from lightcc.harp.stat.files import ALIVE, DEAD
+from lightcc.harp.stat.files import DEAD
 from lightcc.harp.stat.layout import COUNTER, GAUGE, INFO, LABEL
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def as_prometheus(reading: Reading) -> str:
         silent = process.silent_s()
         if process.state == DEAD:
             continue
-        if silent is not None and process.state == ALIVE:
+        if silent is not None:
             text = "Since the process last wrote its counters"
             families.add("harp_process_silent_seconds", "gauge", text, labels, silent)
         for engine in process.engines:

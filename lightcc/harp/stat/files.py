@@ -1,14 +1,10 @@
-"""Finds the files of counters in a folder, and tells whose processes live.
-
-A number of a process comes back, so a file names its start as well. In a folder that containers
-share, a process may be one that cannot be seen from here: then nothing is claimed, and nothing
-removed.
-"""
+"""Finds the files of counters in a folder. A process that lives keeps its file locked."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -17,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc.harp.stat.layout import (
-    Identity,
     Record,
     StatFileError,
     read_engines,
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEFAULT_FOLDER = "/dev/shm"  # noqa: S108 - where HARP publishes; read only.
-ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
+ALIVE, DEAD = "alive", "dead"
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Process:
 
     path: Path
     pid: int
-    state: str  # ALIVE, DEAD, or UNKNOWN where it is of another PID namespace.
+    state: str  # ALIVE or DEAD.
     created_unix_ns: int
     engines: tuple[Record, ...]
 
@@ -79,40 +74,14 @@ class _File:
             raise StatFileError(msg) from error
 
 
-def _start_ticks(pid: int | str) -> tuple[str, int] | None:
-    """Returns state and start of a process, from /proc; None where there is no such process.
-
-    Raises:
-        ValueError: /proc says something else than it always did.
-        OSError: /proc cannot be read.
-    """
+def _life_of(descriptor: int) -> str:
+    """Returns whether a process writes the file: it holds a lock of it."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text[text.rfind(b")") + 2 :].split()
-    if len(fields) <= 19:
-        raise ValueError(text)
-    return fields[0].decode("ascii", "replace"), int(fields[19])
-
-
-def life_of(identity: Identity) -> str:
-    """Returns whether the process that wrote a file is ALIVE, DEAD, or UNKNOWN from here."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        own_boot = bytes.fromhex(boot.replace("-", ""))
-        if any(identity.boot_id) and identity.boot_id != own_boot:
-            return DEAD
-        sees_us = Path("/proc/self").readlink().name == str(os.getpid())
-        namespace = Path("/proc/self/ns/pid").stat().st_ino
-        if not sees_us or identity.start_ticks == 0 or identity.pid_namespace != namespace:
-            return UNKNOWN
-        found = _start_ticks(identity.pid)
-    except (OSError, ValueError):
-        return UNKNOWN
-    if found is None or found[1] != identity.start_ticks or found[0] in ("Z", "X"):
-        return DEAD
-    return ALIVE
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return ALIVE
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return DEAD
 
 
 @contextlib.contextmanager
@@ -176,17 +145,17 @@ def read_process(path: Path) -> Process:
     """
     with _opened(path) as descriptor:
         file = _File(descriptor)
-        identity, layout = read_layout(file)
-        state = life_of(identity)
+        layout = read_layout(file)
+        state = _life_of(descriptor)
         try:
             engines = read_engines(file, layout, is_written=state != DEAD)
         except StatFileError:
             # It may have ended since.
-            state = life_of(identity)
+            state = _life_of(descriptor)
             if state != DEAD:
                 raise
             engines = []
-        return Process(path, identity.pid, state, layout.created_unix_ns, tuple(engines))
+        return Process(path, layout.pid, state, layout.created_unix_ns, tuple(engines))
 
 
 def read_folder(folder: Path, pid: int | None = None) -> Reading:

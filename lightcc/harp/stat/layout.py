@@ -22,8 +22,7 @@ VERSION = 1
 WORD = 8
 COUNTER, GAUGE, LABEL, INFO = 1, 2, 3, 4
 
-_IDENTITY = struct.Struct("<8sIIIIQQ16s")  # The same in every version.
-_SIZES = struct.Struct("<Q10I3Q")
+_HEAD = struct.Struct("<8sIII36xQ10I3Q")
 _FIELD = struct.Struct("<BBBBI32s16s72s")
 _NUMBER, _TEXT = 1, 2
 _ENGINE_HEAD, _SESSION_HEAD = 4, 2  # Words in front of the fields.
@@ -53,16 +52,6 @@ class Source(Protocol):
         """Returns the bytes there, fewer where they end."""
 
 
-class Identity(NamedTuple):
-    """Who wrote a file; zeroes are what that process did not know of itself."""
-
-    version: int
-    pid: int
-    start_ticks: int
-    pid_namespace: int
-    boot_id: bytes
-
-
 class Field(NamedTuple):
     """What a table says of one field."""
 
@@ -90,8 +79,9 @@ class Record:
 
 
 class Layout(NamedTuple):
-    """What is where."""
+    """Who wrote a file, and what is where."""
 
+    pid: int
     engine: tuple[Field, ...]
     session: tuple[Field, ...]
     path: tuple[Field, ...]
@@ -117,51 +107,37 @@ def _text(raw: bytes) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def parse_identity(head: bytes) -> Identity:
-    """Reads who wrote the file, in any version.
+def read_layout(source: Source) -> Layout:
+    """Reads who wrote the file, and its tables.
 
     Raises:
-        StatFileError: It is no file of counters, or not all of it is there.
+        StatFileError: It is not a file of counters, of another version, truncated, or damaged.
     """
+    head = source.read(0, _HEAD.size)
     if not head.strip(b"\0"):
         msg = "has no content yet: it is being made, or its maker was killed"
         raise StatFileError(msg)
     if not head.startswith(MAGIC[: len(head)]):
         msg = "is no file of counters: it does not begin with HARPSTAT"
         raise StatFileError(msg)
-    if len(head) < _IDENTITY.size:
+    if len(head) < _HEAD.size:
         msg = f"is truncated: {len(head)} bytes"
         raise StatFileError(msg)
-    _, version, _, pid, _, ticks, namespace, boot = _IDENTITY.unpack_from(head)
-    return Identity(version, pid, ticks, namespace, boot)
-
-
-def read_layout(source: Source) -> tuple[Identity, Layout]:
-    """Reads who wrote the file, and its tables.
-
-    Raises:
-        StatFileError: It is not a file of counters, of another version, truncated, or damaged.
-    """
-    head = source.read(0, _IDENTITY.size + _SIZES.size)
-    identity = parse_identity(head)
-    if identity.version != VERSION:
-        msg = f"has version {identity.version}; this harp-stat reads version {VERSION}"
+    _, version, offset, pid, created, *sizes, first_block, block_bytes, _ = _HEAD.unpack(head)
+    if version != VERSION:
+        msg = f"has version {version}; this harp-stat reads version {VERSION}"
         raise StatFileError(msg)
-    if len(head) < _IDENTITY.size + _SIZES.size:
-        msg = f"is truncated: {len(head)} bytes"
-        raise StatFileError(msg)
-    (created, *sizes, first_block, block_bytes, _) = _SIZES.unpack_from(head, _IDENTITY.size)
     counts, entry_bytes, words = sizes[:3], sizes[3], sizes[4:7]
     max_sessions, max_paths, blocks = sizes[7:]
     if max(counts) > _MAX_FIELDS or entry_bytes != _FIELD.size:
         _damaged(f"{max(counts)} fields of {entry_bytes} bytes")
     tables = []
-    offset = struct.unpack_from("<I", head, 12)[0]
     for count, expected in zip(counts, words, strict=True):
         tables.append(_read_table(source, offset, count, expected))
         offset += count * entry_bytes
     engine, session, path = tables
     layout = Layout(
+        pid=pid,
         engine=engine,
         session=session,
         path=path,
@@ -179,7 +155,7 @@ def read_layout(source: Source) -> tuple[Identity, Layout]:
     if source.length() < first_block + blocks * block_bytes:
         msg = f"is truncated: {source.length()} of {first_block + blocks * block_bytes} bytes"
         raise StatFileError(msg)
-    return identity, layout
+    return layout
 
 
 def _damaged(what: str) -> None:

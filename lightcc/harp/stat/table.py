@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from lightcc.harp.stat.files import ALIVE, DEAD
+from lightcc.harp.stat.files import DEAD
 from lightcc.harp.stat.layout import COUNTER
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ def _headline(process: Process) -> str:
     silent = process.silent_s()
     if process.state == DEAD:
         text += f": DEAD, it left {process.path}; its last counters:"
-    elif process.state != ALIVE:
-        text += ": in another PID namespace, so it cannot be told whether it lives"
     elif silent is not None and silent > _SILENT_S:
         text += f": has written nothing for {silent:.0f} s; is it stopped?"
     return text

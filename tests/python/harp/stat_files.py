@@ -3,12 +3,17 @@ Prometheus would take."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import struct
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from lightcc.harp.stat import layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COUNTER, GAUGE, LABEL, INFO = 1, 2, 3, 4
 #: Kind, words of text (0: a number), name, unit, meaning.
@@ -67,28 +72,17 @@ def encode_block(
     return (head + encode_values(ENGINE, engine) + b"".join(sessions)).ljust(PAGE, b"\0")
 
 
-def own_identity() -> layout.Identity:
-    fields = Path("/proc/self/stat").read_bytes().rsplit(b")", 1)[1].split()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    namespace = Path("/proc/self/ns/pid").stat().st_ino
-    return layout.Identity(1, os.getpid(), int(fields[19]), namespace, bytes.fromhex(boot))
-
-
 def encode_file(
-    blocks: list[bytes], identity: layout.Identity, *, max_sessions: int = 4, max_paths: int = 2
+    blocks: list[bytes], *, version: int = 1, max_sessions: int = 4, max_paths: int = 2
 ) -> bytes:
     """Returns the bytes of docs/harp/stat.md's tables."""
     entries = [*ENGINE, *SESSION, *PATH]
     head = struct.pack(
-        "<8sIIIIQQ16sQ10I3Q",
+        "<8sIII36xQ10I3Q",
         b"HARPSTAT",
-        identity.version,
+        version,
         128,
-        identity.pid,
-        0,
-        identity.start_ticks,
-        identity.pid_namespace,
-        identity.boot_id,
+        os.getpid(),
         1_700_000_000_000_000_000,
         *map(len, (ENGINE, SESSION, PATH)),
         128,
@@ -147,15 +141,22 @@ class Bytes:
 
 def read_all(content: bytes, *, is_written: bool = False) -> list[layout.Record]:
     source = Bytes(content)
-    return layout.read_engines(source, layout.read_layout(source)[1], is_written=is_written)
+    return layout.read_engines(source, layout.read_layout(source), is_written=is_written)
 
 
-def write(folder: Path, name: str, content: bytes) -> Path:
+_writers: list[BinaryIO] = []
+
+
+def write(folder: Path, name: str, content: bytes, *, is_alive: bool = True) -> Path:
+    """Writes a file; of a living process, it is locked until this one ends."""
     path = folder / name
-    path.write_bytes(content)
+    file = path.open("wb")
+    file.write(content)
+    file.flush()
+    if is_alive:
+        with contextlib.suppress(BlockingIOError):  # It is locked already.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _writers.append(file)
+    else:
+        file.close()
     return path
-
-
-def dead_identity() -> layout.Identity:
-    own = own_identity()
-    return own._replace(start_ticks=own.start_ticks + 1)

@@ -16,11 +16,9 @@ from stat_files import (
     PEER,
     SESSION,
     Values,
-    dead_identity,
     encode_block,
     encode_file,
     example,
-    own_identity,
     read_all,
     write,
 )
@@ -51,7 +49,7 @@ def test_without_a_process_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_totals_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, f"harp-{os.getpid()}-0.stat", encode_file(example(), own_identity()))
+    write(tmp_path, f"harp-{os.getpid()}-0.stat", encode_file(example()))
     code, out, err = run(capsys, tmp_path, "--paths", "--pid", str(os.getpid()))
     assert (code, err) == (0, "")
     assert f"process {os.getpid()}, since 2023-11-1" in out
@@ -65,11 +63,11 @@ def test_totals_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_dead_or_silent_process_is_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, "harp-1-0.stat", encode_file(example(), dead_identity()))
+    path = write(tmp_path, "harp-1-0.stat", encode_file(example()), is_alive=False)
     _, out, _ = run(capsys, tmp_path)
     assert f"DEAD, it left {path}" in out
     assert PEER in out, "its last counters"
-    path.write_bytes(encode_file(example(written_ns=1), own_identity()))
+    write(tmp_path, "harp-1-0.stat", encode_file(example(written_ns=1)))
     _, out, _ = run(capsys, tmp_path)
     assert re.search(r"has written nothing for \d+ s; is it stopped\?", out)
 
@@ -81,7 +79,7 @@ def test_problems_go_to_stderr_and_processes_beside_them_are_shown(
     code, out, err = run(capsys, tmp_path)
     assert (code, out) == (1, "")
     assert f"{bad} is no file of counters" in err
-    write(tmp_path, "harp-2-0.stat", encode_file(example(), own_identity()))
+    write(tmp_path, "harp-2-0.stat", encode_file(example()))
     code, out, err = run(capsys, tmp_path)
     assert code == 0
     assert PEER in out
@@ -92,7 +90,7 @@ def test_rates_are_over_the_writers_time(tmp_path: Path) -> None:
     path = write(tmp_path, "harp-1-0.stat", b"")
 
     def reading(**counts: int) -> files.Reading:
-        path.write_bytes(encode_file(example(**counts), own_identity()))
+        path.write_bytes(encode_file(example(**counts)))
         return files.read_folder(tmp_path)
 
     before = reading(turns=100, sent=1000, written_ns=10**9)
@@ -110,7 +108,7 @@ def test_rates_are_over_the_writers_time(tmp_path: Path) -> None:
 
 
 def test_intervals_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
+    write(tmp_path, "harp-1-0.stat", encode_file(example()))
     code, out, _ = run(capsys, tmp_path, "--interval", "0.1", "--count", "3")
     assert code == 0
     assert out.count("per second") == 3
@@ -120,7 +118,7 @@ def test_intervals_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
+    write(tmp_path, "harp-1-0.stat", encode_file(example()))
     write(tmp_path, "harp-2-0.stat", b"noise")
     _, out, _ = run(capsys, tmp_path, "--json")
     value = json.loads(out)
@@ -136,9 +134,10 @@ def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_prometheus_gets_its_text_format(tmp_path: Path) -> None:
-    write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
-    dead = dead_identity()._replace(pid=1)
-    write(tmp_path, "harp-2-0.stat", encode_file(example(), dead))
+    write(tmp_path, "harp-1-0.stat", encode_file(example()))
+    dead = bytearray(encode_file(example()))
+    dead[16:20] = (1).to_bytes(4, "little")
+    write(tmp_path, "harp-2-0.stat", bytes(dead), is_alive=False)
     out = export.as_prometheus(files.read_folder(tmp_path))
     samples = check_exposition(out)
     pid = f'pid="{os.getpid()}"'
@@ -170,7 +169,7 @@ def test_labels_are_escaped() -> None:
     assert _prometheus.escape_label('a\\b"c\nd') == 'a\\\\b\\"c\\nd'
     assert _prometheus.escape_help('a\\b"c\nd') == 'a\\\\b"c\\nd'
     engine: Values = ['a"\\b', 0, "x", 0, 0, 0, 0]
-    (record,) = read_all(encode_file([encode_block(engine, [], 0, 2, 1)], own_identity()))
+    (record,) = read_all(encode_file([encode_block(engine, [], 0, 2, 1)]))
     process = files.Process(Path("/x"), 1, files.ALIVE, 0, (record,))
     text = export.as_prometheus(files.Reading((process,), ()))
     assert (
@@ -219,7 +218,7 @@ def test_the_folder_is_that_of_the_environment(
 
 
 def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
-    write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
+    write(tmp_path, "harp-1-0.stat", encode_file(example()))
     command = f"{sys.executable} -m lightcc.harp.stat --dir {tmp_path} --interval 0.1 | head -1"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True

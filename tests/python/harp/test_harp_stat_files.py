@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,9 @@ from stat_files import (
     PEER,
     Bytes,
     Values,
-    dead_identity,
     encode_block,
     encode_file,
     example,
-    own_identity,
     read_all,
     words_of,
     write,
@@ -36,7 +32,7 @@ from lightcc.harp.stat.rates import Rates
 
 
 def test_a_file_is_read_by_its_own_tables() -> None:
-    (engine,) = read_all(encode_file(example(), own_identity()))
+    (engine,) = read_all(encode_file(example()))
     assert engine.of_kind(layout.LABEL) == {"device": "eth0", "engine": 3}
     assert engine.of_kind(layout.INFO) == {"mode": "inline"}
     assert engine.of_kind(layout.COUNTER)["turns"] == 100
@@ -53,20 +49,20 @@ def test_a_file_is_read_by_its_own_tables() -> None:
 
 def test_what_a_terminal_would_obey_is_not_passed_on() -> None:
     engine: Values = ["\x1b[2Jx", 0, "a\nb", 0, 0, 0, 0]
-    (record,) = read_all(encode_file([encode_block(engine, [], 0, 2, 1)], own_identity()))
+    (record,) = read_all(encode_file([encode_block(engine, [], 0, 2, 1)]))
     assert record.values["device"] == "?[2Jx"
     assert record.values["mode"] == "a?b"
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 55, 56, 127, 128, 1000, PAGE, PAGE + 100])
 def test_a_file_that_is_cut_is_called_so(length: int) -> None:
-    content = encode_file(example(), own_identity())[:length]
+    content = encode_file(example())[:length]
     with pytest.raises(layout.StatFileError, match=r"truncated|no content yet"):
         read_all(content)
 
 
 def test_another_version_is_named() -> None:
-    content = encode_file(example(), own_identity()._replace(version=9))
+    content = encode_file(example(), version=9)
     with pytest.raises(layout.StatFileError, match="has version 9; this harp-stat reads version 1"):
         read_all(content)
 
@@ -94,7 +90,7 @@ def test_something_else_is_called_so() -> None:
     ],
 )
 def test_damage_is_found_where_it_is(offset: int, value: int, what: str) -> None:
-    content = bytearray(encode_file(example(), own_identity()))
+    content = bytearray(encode_file(example()))
     struct.pack_into("<I", content, offset, value)
     with pytest.raises(layout.StatFileError, match=f"is damaged: .*{what}"):
         read_all(bytes(content))
@@ -102,7 +98,7 @@ def test_damage_is_found_where_it_is(offset: int, value: int, what: str) -> None
 
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_block_that_is_never_whole_is_said_to_be_so(is_written: bool) -> None:
-    content = encode_file(example(sequence=3), own_identity())
+    content = encode_file(example(sequence=3))
     text = "stopped while it writes" if is_written else "its process ended meanwhile"
     with pytest.raises(layout.StatFileError, match=text):
         read_all(content, is_written=is_written)
@@ -122,13 +118,13 @@ def test_a_block_that_is_being_written_is_read_again() -> None:
                     raw[0] = self.looks
             return bytes(raw)
 
-    source = Busy(encode_file(example(), own_identity()))
-    engines = layout.read_engines(source, layout.read_layout(source)[1], is_written=True)
+    source = Busy(encode_file(example()))
+    engines = layout.read_engines(source, layout.read_layout(source), is_written=True)
     assert len(engines) == 1
     assert source.looks > 8
 
 
-ORIGINAL = encode_file(example(written_ns=1), own_identity())
+ORIGINAL = encode_file(example(written_ns=1))
 
 
 @settings(max_examples=400, deadline=None)
@@ -170,26 +166,10 @@ def test_noise_is_no_file_of_counters(noise: bytes) -> None:
 # -- Files and processes --------------------------------------------------------------------------
 
 
-def test_alive_dead_and_unknown_are_told_apart() -> None:
-    own = own_identity()
-    assert files.life_of(own) == files.ALIVE
-    assert files.life_of(dead_identity()) == files.DEAD
-    assert files.life_of(own._replace(boot_id=bytes(15) + b"\1")) == files.DEAD
-    assert files.life_of(own._replace(pid_namespace=own.pid_namespace + 1)) == files.UNKNOWN
-    assert files.life_of(own._replace(start_ticks=0)) == files.UNKNOWN
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    stat = Path(f"/proc/{child.pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
-    zombie = own._replace(pid=child.pid, start_ticks=int(stat[19]))
-    assert files.life_of(zombie) == files.DEAD
-    child.wait()
-    assert files.life_of(zombie) == files.DEAD
-
-
 def test_a_folder_is_read_as_far_as_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = encode_file(example(), own_identity())
+    good = encode_file(example())
     write(tmp_path, "harp-1-good.stat", good)
     write(tmp_path, "harp-2-cut.stat", good[:500])
     write(tmp_path, "harp-3-other.txt", good)
