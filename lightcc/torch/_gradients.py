@@ -5,6 +5,9 @@ lie. Those that cannot be combined there (they are compressed, not contiguous, o
 through a copy, and sparse ones are gathered. Parameters that had no gradient on this rank
 contribute zeros, since another rank may wait for them.
 
+Whoever writes into a gradient that travels gets another result on each rank. torch counts writes
+(`_version`), and not those of the engine, so the end of the step finds out and refuses.
+
 What it does not handle: a parameter whose gradient is sparse on one rank while another rank never
 had a gradient for it. That rank cannot know, and contributes dense zeros: a mismatch on all ranks.
 `sparse_as_dense` does.
@@ -34,6 +37,14 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 
+_TOUCHED = """The gradient of parameter '{}' was changed while it was on its way, so that ranks \
+would go on with different ones. No step was made. Before gradients are clipped, scaled, zeroed or \
+replaced, write
+    optimizer.synchronize()
+and for the step
+    with optimizer.skip_synchronize(): optimizer.step()"""
+
+
 class _Slot(Slot):
     """One parameter.
 
@@ -58,7 +69,11 @@ class _Slot(Slot):
 
 
 class _Gradients:
-    """The gradients of parameters, as a GradientSource."""
+    """The gradients of parameters, as a GradientSource.
+
+    Attributes:
+        taken: What travels in this step: the slot, its gradient, and how often that was written.
+    """
 
     def __init__(
         self, compression: Any, op: int, process_set: ProcessSet, *, sparse_as_dense: bool
@@ -70,6 +85,7 @@ class _Gradients:
         self._op = op
         self._process_set = process_set
         self._sparse_as_dense = sparse_as_dense
+        self.taken: list[tuple[_Slot, torch.Tensor, int]] = []
 
     def take(self, slot: _Slot, *, grouped: bool) -> torch.Tensor | None:  # hot
         gradient = slot.parameter.grad
@@ -82,14 +98,17 @@ class _Gradients:
             and not gradient.is_neg()
         ):
             slot.copied = False
+            self._note(slot, gradient)
             return gradient
         if not grouped and self._is_sparse(slot):
             return None
         return self._pack(slot)
 
     def start_alone(self, slot: _Slot) -> Callable[[], None]:
+        gradient = _gradient(slot)
+        self._note(slot, gradient)
         handle: Any = mpi_ops.sparse_allreduce_async(
-            _gradient(slot), slot.name, self._op, self._process_set
+            gradient, slot.name, self._op, self._process_set
         )
 
         def finish() -> None:
@@ -107,6 +126,13 @@ class _Gradients:
             slot.parameter.grad = output.to_sparse(slot.sparse_dim) if slot.sparse_dim else output
         elif output is not gradient:
             gradient.copy_(output)
+
+    def find_touched(self) -> _Slot | None:
+        """Returns a slot whose gradient was written or replaced since it was taken."""
+        for slot, gradient, version in self.taken:
+            if slot.parameter.grad is not gradient or gradient._version != version:  # noqa: SLF001
+                return slot
+        return None
 
     def is_expected(self, slot: _Slot) -> bool:
         return slot.parameter.requires_grad
@@ -127,9 +153,13 @@ class _Gradients:
         gradient = slot.parameter.grad
         return slot.sparse_dim > 0 if gradient is None else gradient.is_sparse
 
+    def _note(self, slot: _Slot, gradient: torch.Tensor) -> None:  # hot
+        self.taken.append((slot, gradient, gradient._version))  # noqa: SLF001  torch's name for it
+
     def _pack(self, slot: _Slot) -> torch.Tensor:
         """Returns what is sent for a gradient: itself if possible."""
         gradient = _gradient(slot, dense=True)
+        self._note(slot, gradient)
         if gradient.is_sparse:
             if not self._sparse_as_dense:
                 msg = (
@@ -175,8 +205,9 @@ class GradientExchange:
         self._hooks: list[RemovableHandle] = []
         # The engine divides by the number of ranks when the op is Average.
         averaged = op == Average
+        self._source = _Gradients(compression, op, process_set, sparse_as_dense=sparse_as_dense)
         self.stream: GradientStream[_Slot] = GradientStream(
-            _Gradients(compression, op, process_set, sparse_as_dense=sparse_as_dense),
+            self._source,
             self._slots.values(),
             [[self._slots[p] for p in group] for group in groups],
             op=op,
@@ -201,6 +232,31 @@ class GradientExchange:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+    def synchronize(self) -> None:
+        """Waits as the stream does.
+
+        Raises:
+            AssertionError: A gradient was changed on its way; on the ranks where it was, when all
+                have arrived.
+            HorovodInternalError: As of the stream.
+        """
+        self._wait(self.stream.synchronize)
+
+    def settle(self) -> bool | None:
+        """Ends the step under way as the stream does; raises as `synchronize()`."""
+        return self._wait(self.stream.settle)
+
+    def _wait(self, wait: Callable[[], bool | None]) -> bool | None:
+        touched = self._source.find_touched()
+        try:
+            combined = wait()
+        finally:
+            if not self.stream.active:  # Else the wait was interrupted, and will be repeated.
+                self._source.taken.clear()
+        if touched is not None and combined is not False:
+            raise AssertionError(_TOUCHED.format(touched.name))
+        return combined
 
     def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
         """Returns the parameters that got a gradient in this step, with handle and context."""

@@ -1,17 +1,33 @@
-"""Mixed precision together with compression."""
+"""Mixed precision: gradients are awaited before they are unscaled; residuals follow the scale."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+_unscale = torch.amp.GradScaler.unscale_
+
+
+@functools.wraps(_unscale)
+def _unscale_when_combined(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    getattr(optimizer, "_step_supports_amp_scaling", False)  # Asked, our optimizers wait.
+    _unscale(scaler, optimizer)
+
+
+# Also in torch's own scaler: its kernel is the one that writes gradients and counts no write, so
+# that no step could find out and refuse.
+torch.amp.GradScaler.unscale_ = _unscale_when_combined  # type: ignore[assignment,method-assign]
+
 
 class GradScaler(torch.amp.GradScaler):
-    """The GradScaler of torch, for optimizers whose gradients are compressed.
+    """The GradScaler of torch, for optimizers whose gradients travel, compressed or not.
 
     A residual is in the scale of the gradients it was taken from; so when the
-    scale changes, it is changed, too. Use it as torch's, with the same arguments:
+    scale changes, it is changed, too. Use it as torch's, with the same arguments.
+    `unscale_()` waits for the gradients of all ranks, which may be clipped then; so
+    does that of torch's own scaler, once `lightcc.torch` is imported.
 
         scaler = hvd.GradScaler("cuda")
         scaler.scale(loss).backward()

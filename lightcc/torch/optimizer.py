@@ -219,7 +219,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         `synchronize()`.
         """
         if self._exchange is not None:
-            combined = self._exchange.stream.settle()
+            combined = self._exchange.settle()
             if combined is not None:
                 self._synchronized = self._needs_no_warning = combined
         self._should_synchronize = True
@@ -234,10 +234,12 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         Collective: every rank of the process set must call it, or `step()`, which does.
 
         Raises:
+            AssertionError: A gradient was changed on its way, by clipping for instance; on ranks
+                where that is so.
             HorovodInternalError: A rank failed, or ranks disagree about a parameter. On all ranks.
         """
         if self._exchange is not None:
-            self._exchange.stream.synchronize()
+            self._exchange.synchronize()
         self._synchronized = True
         self._needs_no_warning = False
 
@@ -262,6 +264,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             What the given optimizer returns.
 
         Raises:
+            AssertionError: As `synchronize()`; no parameter has changed.
             HorovodInternalError: As `synchronize()`.
         """
         if self._exchange is not None and self._should_synchronize:

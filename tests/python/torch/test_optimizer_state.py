@@ -139,6 +139,82 @@ def gradients_of_a_world_that_ended_are_lost() -> None:
     check_equal(model, train_alone(sgd))
 
 
+# -- Gradients that are changed on their way ------------------------------------------------------
+
+
+def replace(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+
+
+def double(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(2)
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "clipped by norm": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1),
+    "clipped by value": lambda model: nn.utils.clip_grad_value_(model.parameters(), 0.1),
+    "multiplied": lambda model: [p.grad.mul_(2) for p in model.parameters() if p.grad is not None],
+    "set to zeros": lambda model: model.zero_grad(set_to_none=False),
+    "forgotten": lambda model: model.zero_grad(),
+    "replaced": replace,
+}
+
+
+def changes_of_gradients_on_their_way_are_refused() -> None:
+    kinds: list[dict[str, Any]] = [{}, {"groups": 1}, {"compression": hvd.Compression.fp16}]
+    for options in kinds:
+        for what, change in CHANGES.items():
+            model = make_model()
+            optimizer = wrapped(model, **options)
+            backward(model, 0)
+            change(model)
+            before = copy.deepcopy(model)
+            with pytest.raises(AssertionError, match=r"'[02]\.(weight|bias)' was changed while.*"):
+                optimizer.step()
+            check_equal(model, before, tolerance=0)
+            # After synchronize() each of them is allowed, also before another step.
+            optimizer.zero_grad()
+            backward(model, 0)
+            optimizer.synchronize()
+            change(model)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            check_identical(model)
+            assert optimizer._exchange._source.taken == [], what
+
+
+def hooks_that_write_later_than_ours_are_refused_and_earlier_ones_count() -> None:
+    model = make_model()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(double)
+    optimizer = sums(model)
+    backward(model, 0)
+    optimizer.step()
+    check_identical(model)
+    hook = next(model.parameters()).register_post_accumulate_grad_hook(double)
+    optimizer.zero_grad()
+    backward(model, 1)
+    with pytest.raises(AssertionError, match=r"(?s)'0\.weight' was.*synchronize\(\).*skip_synch"):
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    hook.remove()
+    optimizer.zero_grad()
+    backward(model, 2)
+    optimizer.step()
+    check_identical(model)
+
+
+def a_sparse_gradient_that_is_changed_is_refused() -> None:
+    embedding = nn.Embedding(5, 2, sparse=True)
+    optimizer = wrapped(embedding)
+    embedding(torch.tensor([1, 2])).sum().backward()
+    assert embedding.weight.grad is not None
+    embedding.weight.grad.mul_(2)
+    with pytest.raises(AssertionError, match="'weight' was changed"):
+        optimizer.step()
+
+
 # -- Several optimizers ---------------------------------------------------------------------------
 
 
@@ -306,6 +382,9 @@ CHECKS = [
     one_rank_alone_may_load_between_backward_and_step,
     passes_before_loading_count_no_more,
     gradients_of_a_world_that_ended_are_lost,
+    changes_of_gradients_on_their_way_are_refused,
+    hooks_that_write_later_than_ours_are_refused_and_earlier_ones_count,
+    a_sparse_gradient_that_is_changed_is_refused,
     closures_of_several_optimizers_may_run_side_by_side,
     deep_copies_train_their_own_parameters,
     a_copy_of_gradients_in_flight_and_a_pickle_are_refused,

@@ -73,12 +73,14 @@ def scaled_step(optimizer: Any, scaler: Any, loss: torch.Tensor, how: str) -> No
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
     else:
+        if how == "torch's":
+            scaler.unscale_(optimizer)
         scaler.step(optimizer)
     scaler.update()
 
 
 def scaled_gradients_train_alike_with_and_without_synchronize() -> None:
-    for how in ("documented", "plain"):
+    for how in ("documented", "plain", "torch's"):
         for fused in (False, True):
 
             def make(parameters: list[Any], fused: bool = fused) -> Any:
@@ -86,7 +88,8 @@ def scaled_gradients_train_alike_with_and_without_synchronize() -> None:
 
             model = make_model(torch.float32)
             optimizer = distributed(model, make(list(model.parameters())))
-            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+            scalers = hvd.GradScaler if fused else torch.amp.GradScaler
+            scaler = scalers("cpu", init_scale=1024.0)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 for step in range(3):
