@@ -29,7 +29,6 @@ from functools import partial
 from pathlib import Path
 
 from lightcc import _core
-from lightcc.bench import gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = ROOT / "build" / "elsewhere"
@@ -37,6 +36,7 @@ REPORTS = ROOT / "build" / "reports"
 PYTHON_TESTS = ROOT / "tests" / "python"
 KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
 KERNELS = ROOT / "measure" / "kernels.py"
+COLLECTIVES = ROOT / "measure" / "torch_collectives.py"
 FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
 # The `--error-exitcode`, with which no test program ends.
 SANITIZER_CODE = 99
@@ -209,14 +209,10 @@ def run_bench(limit_s: float, *arguments: str) -> Outcome:
 
 
 def bench_collectives(limit_s: float) -> Outcome:
-    """Measures all-reduces on as many ranks as there are GPUs, or on two that share one."""
-    try:
-        ranks = max(2, len(gpus.find_gpus()))
-        gpus.why_no_nccl(ranks, ranks)
-    except gpus.GpuError as error:
-        return skip(str(error))
-    command = ("-m", "lightcc.bench", "allreduce", "--device", "cuda", "--sizes", "4K,1M,64M")
-    return run_bench(limit_s, *command, "-np", str(ranks))
+    """Measures collectives of torch.distributed beside NCCL's, on a rank for each GPU."""
+    ranks = len(_core.find_gpus()["gpus"])
+    arguments = ("--device", "cuda", "--ranks", str(ranks), "--steps", "resnet50")
+    return run_bench(limit_s, str(COLLECTIVES), *arguments)
 
 
 def steps(options: Options) -> list[Step]:
@@ -234,7 +230,7 @@ def steps(options: Options) -> list[Step]:
             for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
         ),
         Step("bench-kernels", "benchmark of kernels", 120, lambda s: run_bench(s, str(KERNELS))),
-        Step("bench", "benchmark of all-reduces", 60, bench_collectives),
+        Step("bench", "torch's collectives beside NCCL's", 60, bench_collectives),
         Step(
             "blocking",
             "failures, CUDA_LAUNCH_BLOCKING=1",

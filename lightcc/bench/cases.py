@@ -47,7 +47,6 @@ class Case:
     op: str
     inplace: bool
     model: str = ""
-    device: str = "cpu"  # Or `cuda`.
 
     @property
     def size_bytes(self) -> int:

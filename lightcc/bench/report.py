@@ -8,9 +8,6 @@ Between hosts, `wire` is what the host that sent most sent per call, with all he
 share of the link's rate that this makes; and `bound` is the share that the least possible time has
 in the median: that time is what must leave a host (cases.py) at the link's rate, without headers.
 `formula` is what the variant's own algorithm sends, without headers; `own` is as `bound`, of that.
-
-`plane` is what carried tensors of a GPU: `NCCL`, `two levels` (NCCL within hosts, and maybe
-between them), or `host staged`.
 """
 
 from __future__ import annotations
@@ -68,8 +65,6 @@ class Row:
     own_share: float | None = None  # The share of the median that its formula's bytes need.
     bound_share: float | None = None
     best: bool = True  # The library's fastest mode.
-    device: str = "cpu"  # Or `cuda`.
-    plane: str = ""  # What carried tensors of a GPU.
 
 
 def percentile(values: list[float], percent: float) -> float:
@@ -166,8 +161,6 @@ def _make_row(
         errors=samples.errors,
         note=samples.note,
         best=is_best,
-        device=case.device,
-        plane=samples.plane,
         **figures,
     )
 
@@ -186,20 +179,17 @@ _COLUMNS: dict[str, tuple[int, Callable[[Row], str]]] = {
     "link": (5, lambda row: _optional(row.link_share)),
     "own": (5, lambda row: _optional(row.own_share)),
     "bound": (5, lambda row: _optional(row.bound_share)),
-    "plane": (11, lambda row: row.plane or "-"),
 }
-#: At most 100 columns: beside links and planes, others give way.
+#: At most 100 columns: beside links, others give way.
 _SHOWN = {
-    (False, "cpu"): ("min", "p99", "algbw", "busbw", "iters", "errors", "ratio"),
-    (True, "cpu"): ("busbw", "errors", "ratio", "wire", "formula", "link", "own", "bound"),
-    (False, "cuda"): ("min", "algbw", "busbw", "errors", "ratio", "plane"),
-    (True, "cuda"): ("busbw", "errors", "ratio", "wire", "link", "bound", "plane"),
+    False: ("min", "p99", "algbw", "busbw", "iters", "errors", "ratio"),
+    True: ("busbw", "errors", "ratio", "wire", "formula", "link", "own", "bound"),
 }
 
 
-def table_header(*, hosts: bool = False, device: str = "cpu") -> str:
+def table_header(*, hosts: bool = False) -> str:
     """Returns the line above a table; `hosts`: with the columns of links."""
-    names = "".join(f" {name:>{_COLUMNS[name][0]}}" for name in _SHOWN[hosts, device])
+    names = "".join(f" {name:>{_COLUMNS[name][0]}}" for name in _SHOWN[hosts])
     return f"#{_START[1:]}{names}"
 
 
@@ -209,7 +199,7 @@ def table_line(row: Row, *, hosts: bool = False) -> str:
     start = f"{_size(row):>8}  {name:<22} "
     if row.median_us is None:
         return start + (row.note.splitlines()[0] if row.note else "no result")
-    columns = [_COLUMNS[name] for name in _SHOWN[hosts, row.device]]
+    columns = [_COLUMNS[name] for name in _SHOWN[hosts]]
     rest = "".join(f" {text(row):>{width}}" for width, text in columns)
     return f"{start}{_time(row.median_us):>9}{rest}"
 

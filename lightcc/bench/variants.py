@@ -3,9 +3,6 @@
 A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_STREAMS=2` or
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
-
-Tensors of GPUs, torch's, are carried by NCCL in `lightcc+nccl`, and by it within hosts in
-`2d+nccl`.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
-_GPU = "LIGHT_GPU_OPERATIONS"
 
 
 class VariantError(ValueError):
@@ -43,24 +39,9 @@ class Variant:
         return (_TOPK, "1") in self.environment
 
     @property
-    def device(self) -> str:
-        """Where tensors must be, `cpu` or `cuda`; empty: anywhere."""
-        if self.library != LIGHTCC:
-            return PEERS[self.library].device
-        return "cuda" if (_GPU, "nccl") in self.environment else ""
-
-    @property
-    def has_nccl_between_hosts(self) -> bool:
-        """Whether NCCL carries data between all hosts, and so sees what hosts there are."""
-        staged_between = (_TWO_LEVEL, "1") in self.environment
-        by_nccl = self.library != LIGHTCC or (_GPU, "nccl") in self.environment
-        return self.device == "cuda" and by_nccl and not staged_between
-
-    @property
     def uses_tcp(self) -> bool:
         """Whether lightcc's own TCP carries its data between hosts."""
-        ours = self.library == LIGHTCC and not self.has_nccl_between_hosts
-        return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
+        return self.library == LIGHTCC and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
 V = TypeVar("V", bound=Variant)
@@ -73,7 +54,7 @@ def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
     return Variant(label, environment=tuple(environment))
 
 
-#: lightcc's variants on the CPU.
+#: lightcc's own ways.
 ALGORITHMS = {
     variant.label: variant
     for variant in (
@@ -83,16 +64,11 @@ ALGORITHMS = {
     )
 }
 
-#: lightcc whose tensors of GPUs NCCL carries.
-NCCL = Variant(f"{LIGHTCC}+nccl", environment=((_GPU, "nccl"),))
-
 #: The variants of collectives, where a peer is one without variables.
 COLLECTIVES = {
     LIGHTCC: Variant(LIGHTCC),
     "harp": Variant("harp", environment=((_NET, "harp"),)),
     **ALGORITHMS,
-    NCCL.label: NCCL,
-    "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
     **{name: Variant(name, name) for name in PEERS},
 }
 

@@ -10,13 +10,8 @@ library's own barrier flatters or harms its figures. Results are checked against
 integers, which are exact in every type, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-Tensors are numpy's, or torch's on `cuda`. A call on a GPU is timed by this host's clock,
-from an idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
-`nccl-tests -z 1` have.
-
-The barrier is in `spin_barrier`, tensors of a GPU in `cuda_tensors`: they are loaded from beside
-this file when asked for. A request may name another file that measures with the library, as
-`measure/train.py` of the sources does.
+The barrier is in `spin_barrier`, which is loaded from beside this file. A request may name another
+file that measures with the library, as `measure/train.py` of the sources does.
 """
 
 from __future__ import annotations
@@ -56,52 +51,6 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class Arrays(Protocol):
-    """Where a library's tensors are. They have one dimension."""
-
-    is_on_gpu: bool
-
-    def ones(self, count: int, dtype: np.dtype[Any]) -> Any:
-        """Returns a new tensor."""
-
-    def write(self, tensor: Any, values: Array) -> None:
-        """Copies `values` into a tensor of that size."""
-
-    def read(self, tensor: Any) -> Array:
-        """Returns what a tensor, or a library's output, holds."""
-
-    def copy(self, target: Any, source: Any) -> None:
-        """Copies one tensor into another."""
-
-    def synchronize(self) -> None:
-        """Waits until everything is done that was asked for."""
-
-
-class HostArrays:
-    """numpy's."""
-
-    is_on_gpu = False
-
-    def ones(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """Returns an array of `count` ones."""
-        return np.ones(count, dtype)
-
-    def write(self, tensor: Array, values: Array) -> None:
-        """Copies `values` into an array."""
-        tensor[...] = values
-
-    def read(self, tensor: Any) -> Array:
-        """Returns it as an array."""
-        return np.asarray(tensor)
-
-    def copy(self, target: Array, source: Array) -> None:
-        """Copies one array into another."""
-        np.copyto(target, source)
-
-    def synchronize(self) -> None:
-        """Returns: what was asked for is done."""
-
-
 class UnsupportedError(Exception):
     """The library does not have what the case asks for."""
 
@@ -110,15 +59,11 @@ class Library(Protocol):
     """A library under test, initialised."""
 
     rank: int
-    local_rank: int
     size: int
     version: str
 
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns a call of `case` on `ins`; it returns the output or None if that is in `outs`."""
-
-    def carriers(self) -> dict[str, int]:
-        """Returns how often what carries tensors of a GPU has run; {} where nothing says so."""
 
     def sent_bytes(self) -> int:
         """Returns what this rank sent over the network so far; 0 if the library does not say."""
@@ -159,27 +104,17 @@ def hvd_call(hvd: Any, case: dict[str, Any], ins: list[Any]) -> Callable[[], Any
 class Lightcc:
     """lightcc, through its public interface."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        hvd: Any = importlib.import_module("lightcc.torch" if device == "cuda" else "lightcc")
+    def __init__(self) -> None:
+        hvd: Any = importlib.import_module("lightcc")
         hvd.init()
         self.hvd = hvd
-        self.rank, self.local_rank, self.size = hvd.rank(), hvd.local_rank(), hvd.size()
-        self.version = f"lightcc {importlib.import_module('lightcc').__version__}"
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.version = f"lightcc {hvd.__version__}"
 
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         del outs  # lightcc makes its outputs.
         return hvd_call(self.hvd, case, ins)
-
-    def carriers(self) -> dict[str, int]:
-        """Returns how many buckets of GPU tensors went each way."""
-        stats = self.hvd.stats()
-        by_nccl, on_levels = stats["nccl_buckets"], stats["nccl_two_level_buckets"]
-        return {
-            "host staged": stats["staged_buckets"],
-            "NCCL": by_nccl - on_levels,
-            "two levels": on_levels,
-        }
 
     def sent_bytes(self) -> int:
         """Returns what this rank's transport sent so far, also within its host."""
@@ -190,31 +125,27 @@ class Lightcc:
         self.hvd.shutdown()
 
 
-class TorchDistributed:
-    """torch.distributed's process group of a backend."""
+class Gloo:
+    """gloo, by torch.distributed."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self) -> None:
         torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
         torch.set_num_threads(1)
-        self.torch, self.dist, self._backend = torch, dist, backend
+        self.torch, self.dist = torch, dist
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
-        self.local_rank = self.rank
-        self._calls = 0
         dist.init_process_group(
-            backend,
+            "gloo",
             init_method=f"file://{os.environ['BENCH_STORE']}",
             rank=self.rank,
             world_size=self.size,
         )
-        self.version = f"torch {torch.__version__} {backend}"
+        self.version = f"torch {torch.__version__} gloo"
 
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         dist = self.dist
         names = {"sum": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
-        if self._backend == "nccl":
-            names["average"] = "AVG"
         if case["op"] != "none" and case["op"] not in names:
             raise UnsupportedError(case["op"])
         op = getattr(dist.ReduceOp, names.get(case["op"], "SUM"))
@@ -226,7 +157,6 @@ class TorchDistributed:
                 works = [dist.all_reduce(tensor, op=op, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()
-                self._calls += 1
 
             return all_async
         x, y = tensors[0], results[0]
@@ -243,17 +173,7 @@ class TorchDistributed:
             "reducescatter": lambda: dist.reduce_scatter_tensor(y, x, op=op),
             "barrier": dist.barrier,
         }
-        call = calls[case["collective"]]
-
-        def run() -> None:
-            call()
-            self._calls += 1
-
-        return run
-
-    def carriers(self) -> dict[str, int]:
-        """Returns how many calls NCCL carried out."""
-        return {"NCCL": self._calls} if self._backend == "nccl" else {}
+        return calls[case["collective"]]
 
     def sent_bytes(self) -> int:
         """Returns 0: torch does not say."""
@@ -271,7 +191,6 @@ class Mpi:
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
         self._comm: Any = self._mpi.COMM_WORLD
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self.local_rank = self.rank
         self.version = " ".join(self._mpi.Get_library_version().splitlines()[0].split()).rstrip(
             "\0 ,"
         )
@@ -307,10 +226,6 @@ class Mpi:
         }
         return calls[case["collective"]]
 
-    def carriers(self) -> dict[str, int]:
-        """Returns nothing: it has no tensors of GPUs here."""
-        return {}
-
     def sent_bytes(self) -> int:
         """Returns 0: MPI does not say."""
         return 0
@@ -320,24 +235,16 @@ class Mpi:
         self._mpi.Finalize()
 
 
-#: By backend, given where tensors are: `cpu`, or `cuda` (torch's).
-LIBRARIES: dict[str, Callable[[str], Library]] = {
-    "lightcc": Lightcc,
-    "gloo": lambda _device: TorchDistributed("gloo"),
-    "nccl": lambda _device: TorchDistributed("nccl"),
-    "mpi": lambda _device: Mpi(),
-}
+#: By backend.
+LIBRARIES: dict[str, Callable[[], Library]] = {"lightcc": Lightcc, "gloo": Gloo, "mpi": Mpi}
 
 
 class Prepared:
     """The buffers and the call of one case."""
 
-    def __init__(
-        self, library: Library, case: dict[str, Any], arrays: Arrays | None = None
-    ) -> None:
+    def __init__(self, library: Library, case: dict[str, Any]) -> None:
         self._library = library
         self._case = case
-        self._arrays: Arrays = arrays or HostArrays()
         dtype = np.dtype(case["dtype"])
         counts, size = case["counts"], library.size
         if case["collective"] == "allgather":
@@ -347,11 +254,11 @@ class Prepared:
         else:
             in_counts, out_counts = counts, [0] if case["inplace"] else counts
         self._sizes = in_counts
-        self._inputs, self._called_on = _layout(in_counts, dtype, case["mode"], self._arrays)
-        self._outputs = [self._arrays.ones(count, dtype) for count in out_counts]
+        self._inputs, self._called_on = _layout(in_counts, dtype, case["mode"])
+        self._outputs = [np.ones(count, dtype) for count in out_counts]
         if case["collective"] == "memcpy":
             target, source = self._outputs[0], self._inputs[0]
-            self.call: Callable[[], Any] = lambda: self._arrays.copy(target, source)
+            self.call: Callable[[], Any] = lambda: np.copyto(target, source)
         else:
             self.call = library.prepare(case, self._called_on, self._outputs)
 
@@ -364,37 +271,21 @@ class Prepared:
             return 0, 0
         rank, dtype = self._library.rank, np.dtype(self._case["dtype"])
         for count, tensor in zip(self._sizes, self._inputs, strict=True):
-            self._arrays.write(tensor, _pattern(count, rank, dtype))
+            tensor[...] = _pattern(count, rank, dtype)
         output = self.call()
-        self._arrays.synchronize()
         if output is None or self._case["mode"]:
             given = self._inputs if self._case["inplace"] else self._outputs
         else:
             given = [output]
-        results = [self._arrays.read(tensor) for tensor in given]
+        results = [np.asarray(tensor) for tensor in given]
         if self._case.get("ratio") is not None:
             return 0, digest(results)
         errors = 0
         for count, result in zip(self._sizes, results, strict=True):
             expected = self._expected(count, dtype)
             same_size = result.size == expected.size
-            errors += self._differing(result, expected) if same_size else expected.size
+            errors += int((result != expected).sum()) if same_size else expected.size
         return errors, 0
-
-    def _differing(self, result: Array, expected: Array) -> int:
-        """Returns how many elements differ.
-
-        NCCL may divide before it adds, and multiplies in any order: that may cost a rounding for
-        each rank.
-        """
-        is_exact = self._case["op"] not in ("average", "prod") or result.dtype.kind != "f"
-        if is_exact or not self._arrays.is_on_gpu:
-            return int((result != expected).sum())
-        tolerance = self._library.size * float(np.finfo(result.dtype).eps)
-        close = np.isclose(
-            result.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=0
-        )
-        return int((~close).sum())
 
     def _expected(self, count: int, dtype: np.dtype[Any]) -> Array:
         rank, size, collective = self._library.rank, self._library.size, self._case["collective"]
@@ -429,12 +320,10 @@ def _pattern(count: int, rank: int, dtype: np.dtype[Any]) -> Array:
     return np.resize(np.arange(5, dtype=dtype) + dtype.type(rank + 1), count)
 
 
-def _layout(
-    counts: list[int], dtype: np.dtype[Any], mode: str, arrays: Arrays
-) -> tuple[list[Any], list[Any]]:
+def _layout(counts: list[int], dtype: np.dtype[Any], mode: str) -> tuple[list[Array], list[Array]]:
     """Returns the tensors and what is handed to the library: them, or flat buffers they lie in."""
     if mode not in ("flat", "bucket25"):
-        tensors = [arrays.ones(count, dtype) for count in counts]
+        tensors = [np.ones(count, dtype) for count in counts]
         return tensors, tensors
     limit = sum(counts) if mode == "flat" else BUCKET_BYTES // dtype.itemsize
     groups: list[list[int]] = [[]]
@@ -442,8 +331,8 @@ def _layout(
         if groups[-1] and sum(groups[-1]) + count > limit:
             groups.append([])
         groups[-1].append(count)
-    buffers = [arrays.ones(sum(group), dtype) for group in groups]
-    views: list[Any] = []
+    buffers = [np.ones(sum(group), dtype) for group in groups]
+    views: list[Array] = []
     for buffer, group in zip(buffers, groups, strict=True):
         edges = np.cumsum([0, *group]).tolist()
         views += [buffer[first:last] for first, last in pairwise(edges)]
@@ -453,15 +342,8 @@ def _layout(
 class Worker:
     """Answers requests until the parent closes the connection."""
 
-    def __init__(
-        self,
-        library: Library,
-        connection: socket.socket,
-        barrier: SpinBarrier,
-        arrays: Arrays | None = None,
-    ) -> None:
+    def __init__(self, library: Library, connection: socket.socket, barrier: SpinBarrier) -> None:
         self._library = library
-        self._arrays: Arrays = arrays or HostArrays()
         self._lines = connection.makefile("rwb")
         self._barrier = barrier
         self._case: dict[str, Any] = {}
@@ -486,43 +368,35 @@ class Worker:
         self._lines.flush()
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        before, carried = self._library.sent_bytes(), self._library.carriers()
+        before = self._library.sent_bytes()
         if "program" in request:
             self._prepared = None
             program = _load(Path(request["program"]))
             answer: dict[str, Any] = program.measure(self._library, request["plan"], self._barrier)
         else:
             answer = self._time(request)
-        ran = [name for name, count in self._library.carriers().items() if count > carried[name]]
-        return answer | {"sent": self._library.sent_bytes() - before, "plane": ", ".join(ran)}
+        return answer | {"sent": self._library.sent_bytes() - before}
 
     def _time(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._prepared is None or request["case"] != self._case:
             self._prepared = None  # Frees the old buffers before the new ones are made.
-            self._prepared = Prepared(self._library, request["case"], self._arrays)
+            self._prepared = Prepared(self._library, request["case"])
             self._case = request["case"]
-        prepared, wait = self._prepared, self._arrays.synchronize
+        prepared = self._prepared
         self._barrier.wait()
         errors, checksum = prepared.count_errors() if request["check"] else (0, 0)
         if request["check"]:
             prepared.clear()
-            wait()
         for _ in range(request["warmup"]):
             self._barrier.wait()
             prepared.call()
-            wait()
         times = []
         for _ in range(request["iterations"]):
             self._barrier.wait()
             start = time.perf_counter()
             prepared.call()
-            wait()
             times.append(time.perf_counter() - start)
         return {"times": times, "errors": errors, "digest": checksum}
-
-
-def _beside(name: str) -> Any:
-    return _load(Path(__file__).with_name(f"{name}.py"))
 
 
 def _load(path: Path) -> Any:
@@ -540,19 +414,15 @@ def _load(path: Path) -> Any:
 
 
 def main() -> None:
-    """`worker.py LIBRARY SOCKET BARRIER_FILE cpu|cuda`."""
-    name, address, barrier_file, device = sys.argv[1:]
+    """`worker.py LIBRARY SOCKET BARRIER_FILE`."""
+    name, address, barrier_file = sys.argv[1:]
     gc.disable()
-    library = LIBRARIES[name](device)
-    arrays: Arrays = HostArrays()
-    if device == "cuda":
-        arrays = _beside("cuda_tensors").CudaTensors(library.local_rank)
+    library = LIBRARIES[name]()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        barrier = _beside("spin_barrier").SpinBarrier(
-            Path(barrier_file), library.rank, library.size
-        )
-        Worker(library, connection, barrier, arrays).serve()
+        spin_barrier = _load(Path(__file__).with_name("spin_barrier.py"))
+        barrier = spin_barrier.SpinBarrier(Path(barrier_file), library.rank, library.size)
+        Worker(library, connection, barrier).serve()
     library.close()
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc.bench.cluster import Cluster, in_namespace
-from lightcc.bench.gpus import python_path
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, clean_environment, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
@@ -56,11 +55,10 @@ class WorkerGroup:
         num_ranks: int,
         directory: Path = DEFAULT_DIRECTORY,
         hosts: Cluster | NominalHosts | None = None,
-        device: str = "cpu",
     ) -> None:
         """Prepares `num_ranks` ranks of `variant`, whose peer is one set up in `directory`.
 
-        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`.
+        The ranks run on `hosts`, or all on this one.
 
         Raises:
             PeerError: The peer is not installed, or cannot run on such hosts.
@@ -69,7 +67,6 @@ class WorkerGroup:
         self.is_lossy = variant.is_lossy
         self.version = ""
         self._num_ranks = num_ranks
-        self._device = device
         self._hosts_given = hosts
         self._cluster = hosts if isinstance(hosts, Cluster) else None
         self._variables = dict(variant.environment)
@@ -132,7 +129,7 @@ class WorkerGroup:
     def _start(self, cleanup: contextlib.ExitStack) -> None:
         backend = self._installed.peer.backend if self._installed else LIGHTCC
         files = [str(self._home / name) for name in ("socket", "barrier")]
-        worker = [str(_WORKER), backend, *files, self._device]
+        worker = [str(_WORKER), backend, *files]
         python = str(self._installed.python) if self._installed else sys.executable
         if self._installed is not None and self._installed.peer.launcher:
             environment = clean_environment() | dict(self._installed.peer.environment)
@@ -141,14 +138,14 @@ class WorkerGroup:
             return
         environments = [clean_environment() for _ in range(self._num_ranks)]
         if self._installed is None:
-            secret = make_secret()
+            secret, path = make_secret(), os.pathsep.join(it or "." for it in sys.path)
             store = self._start_store(secret)
             cleanup.callback(store.stop)
             for slot in number_ranks([str(host) for host in self._hosts()]):
                 environments[slot.rank] |= slot_environment(
                     slot, rendezvous=store.address, secret=secret
                 )
-                environments[slot.rank]["PYTHONPATH"] = python_path()
+                environments[slot.rank]["PYTHONPATH"] = path  # The lightcc of this process.
                 if self._hosts_given is not None:
                     environments[slot.rank] |= self._hosts_given.environment(
                         slot.rank, self._num_ranks
@@ -156,8 +153,6 @@ class WorkerGroup:
         for rank, environment in enumerate(environments):
             if self._installed is not None:
                 environment |= dict(self._installed.peer.environment)
-                if self._installed.peer.is_here:
-                    environment["PYTHONPATH"] = python_path()
             environment |= self._variables | {
                 "BENCH_RANK": str(rank),
                 "BENCH_SIZE": str(self._num_ranks),

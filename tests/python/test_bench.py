@@ -107,7 +107,7 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests() -> None:
 class OneRank:
     """A library of one rank whose allreduce can be told to be wrong."""
 
-    rank = local_rank = 0
+    rank = 0
     size = 1
     version = "one rank"
 
@@ -126,9 +126,6 @@ class OneRank:
             ins[0][: self._wrong] += 1
 
         return call
-
-    def carriers(self) -> dict[str, int]:
-        return {}
 
     def sent_bytes(self) -> int:
         return 0
@@ -163,46 +160,11 @@ def test_lossy_results_are_compared_between_ranks_not_with_sums() -> None:
 def test_flat_layouts_hold_the_tensors_in_order() -> None:
     for mode, buffers in (("flat", 1), ("bucket25", 3), ("loop", 4)):
         counts = [5, worker.BUCKET_BYTES // 4, 10, 20]
-        views, handed = worker._layout(counts, np.dtype("float32"), mode, worker.HostArrays())
+        views, handed = worker._layout(counts, np.dtype("float32"), mode)
         assert [view.size for view in views] == counts
         assert len(handed) == buffers
         views[3][...] = 9
         assert (handed[-1][-20:] == 9).all()
-
-
-# -- GPUs -----------------------------------------------------------------------------------------
-
-
-class OnGpu(worker.HostArrays):
-    """Stands for arrays whose library may round otherwise."""
-
-    is_on_gpu = True
-
-
-@pytest.mark.parametrize(
-    ("op", "roundings", "wrong"), [("average", 1, 0), ("average", 9, 100), ("sum", 1, 100)]
-)
-def test_a_gpu_may_round_averages_otherwise_and_nothing_else(
-    op: str, roundings: int, wrong: int
-) -> None:
-    class Library(OneRank):
-        def prepare(
-            self, case: dict[str, Any], ins: list[Any], outs: list[Any]
-        ) -> Callable[[], Any]:
-            del case, outs
-
-            def call() -> None:
-                for _ in range(roundings):
-                    ins[0][...] = np.nextafter(ins[0], np.float32(np.inf))
-
-            return call
-
-    case = describe([100]) | {"dtype": "float32", "op": op}
-    errors = [
-        worker.Prepared(Library(), case, arrays).count_errors()[0]
-        for arrays in (OnGpu(), worker.HostArrays())
-    ]
-    assert errors == [wrong, 100]
 
 
 # -- The command ----------------------------------------------------------------------------------
@@ -217,14 +179,7 @@ def test_a_missing_peer_is_told_with_the_command_that_installs_it(tmp_path: Path
     ("argv", "expected"),
     [
         (["allreduce", "--sizes", "4Q"], "'4Q' is not a size"),
-        (["allreduce", "--peer", "rccl"], "'rccl' is no peer; there are gloo, nccl"),
-        (["allreduce", "--peer", "nccl"], "nccl is for --device cuda"),
-        (["allreduce", "--variants", "2d+nccl"], "2d+nccl is for --device cuda"),
-        (["allreduce", "--device", "cuda", "--peer", "gloo"], "gloo is for --device cpu"),
-        (
-            ["--device", "cuda", "--hosts", "2", "--variants", "lightcc+nccl"],
-            "NCCL takes --hosts, which are one machine's, for one",
-        ),
+        (["allreduce", "--peer", "nccl"], "'nccl' is no peer; there are gloo"),
         (["allreduce", "--model", "lenet"], "'lenet' is no model"),
         (["broadcast", "--model", "vgg16"], "--model is for allreduce"),
         (["allreduce", "-np", "0"], "'0' is not a number"),

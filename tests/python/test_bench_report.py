@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,20 +60,6 @@ def test_rows_of_links_fit_a_terminal() -> None:
     line = report.table_line(row, hosts=True)
     assert line.split()[:4] == ["1G", "2d:LIGHT_NUM_STREAMS=4", "12.5", "s"]
     assert max(len(line), len(report.table_header(hosts=True))) <= 100
-
-
-@pytest.mark.parametrize("hosts", [None, NominalHosts(2, 1e9)])
-def test_rows_of_gpus_say_what_carried_the_tensors(hosts: NominalHosts | None) -> None:
-    case = size_case("allreduce", 1 << 30, 4, dtype="float32", op="sum", inplace=True)
-    case = replace(case, device="cuda")
-    samples = Samples("2d+nccl", "", [12.5], wire_bytes=1 << 30, calls=1, plane="host staged")
-    (row,) = report.make_rows(case, 4, [samples], hosts, base="2d+nccl")
-    header = report.table_header(hosts=hosts is not None, device="cuda")
-    line = report.table_line(row, hosts=hosts is not None)
-    assert len(header) == len(line) <= 100
-    assert header.endswith(" plane")
-    assert line.endswith(" host staged")
-    assert (row.device, row.plane) == ("cuda", "host staged")
 
 
 def test_json_lines_hold_every_field() -> None:
