@@ -35,12 +35,6 @@ expect 0 "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $(basename "$1")" "$perf" --connect "1
   --via "$1" --via "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $1" --sizes 4k --seconds 0.02 --rounds 1
 wait %1 || fail "the listening end failed"
 
-# Ends that sleep between two looks.
-"$perf" --listen "127.0.0.1:$port" --rest-us 20 &
-expect 0 "round trip of 4096 bytes" "$perf" --connect "127.0.0.1:$port" --rest-us 20 --via tcp \
-  --via "$1" --sizes 4k --seconds 0.02 --rounds 1
-wait %1 || fail "the listening end failed"
-
 # What the plugin reads from a profile, of which the log tells.
 printf '# lo\nHARP_IFNAME==lo\nHARP_PATHS=3\n' >"$profile"
 with_profile=(env -u HARP_IFNAME NET_CONFORM_DEBUG=1 HARP_PROFILE="$profile")
@@ -59,7 +53,6 @@ wait %1 || true
 expect 2 "unknown option --frobnicate" "$perf" --connect "127.0.0.1:$port" --via tcp --frobnicate 1
 expect 2 "wrong arguments" "$perf" --connect "127.0.0.1:$port"
 expect 2 "'0': expected a number from 1" "$perf" --connect "127.0.0.1:$port" --via tcp --sizes 0
-expect 2 "'0': expected a number from 1" "$perf" --listen "127.0.0.1:$port" --rest-us 0
 expect 2 "'soon': expected seconds" "$perf" --connect "127.0.0.1:$port" --via tcp --seconds soon
 expect 1 "expected IPV4:PORT" "$perf" --listen nowhere
 "$perf" --listen "127.0.0.1:$port" 2>/dev/null &

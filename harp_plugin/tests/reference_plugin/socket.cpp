@@ -1,44 +1,43 @@
 #include "socket.hpp"
 
-#include <ifaddrs.h>
-#include <limits.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <memory>
-#include <sstream>
 
 namespace reftcp {
 namespace {
 
 constexpr int kBacklog = 1024;
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> names;
-  std::istringstream stream(list);
-  for (std::string name; std::getline(stream, name, ',');) {
-    names.push_back(name);
+/// An address as the kernel takes it.
+struct Raw {
+  explicit Raw(const harp::Address& address) {
+    auto* const in = reinterpret_cast<sockaddr_in*>(&storage);
+    auto* const in6 = reinterpret_cast<sockaddr_in6*>(&storage);
+    const auto ip = harp::ip_of(address);
+    if (address.family == 4) {
+      in->sin_family = AF_INET;
+      std::memcpy(&in->sin_addr, ip.data(), ip.size());
+      bytes = sizeof(*in);
+    } else {
+      in6->sin6_family = AF_INET6;
+      std::memcpy(&in6->sin6_addr, ip.data(), ip.size());
+      bytes = sizeof(*in6);
+    }
+    in->sin_port = htons(address.port);  // sin6_port shares its place.
   }
-  return names;
-}
+  const sockaddr* pointer() const { return reinterpret_cast<const sockaddr*>(&storage); }
 
-std::string pci_path_of(const std::string& name) {
-  const std::string link = "/sys/class/net/" + name + "/device";
-  const std::unique_ptr<char, void (*)(void*)> path(::realpath(link.c_str(), nullptr), std::free);
-  return path != nullptr ? path.get() : "";
-}
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
 
-int speed_of(const std::string& name) {
-  constexpr int kUnknown = 10000;
-  int speed = 0;
-  std::ifstream file("/sys/class/net/" + name + "/speed");
-  return file >> speed && speed > 0 ? speed : kUnknown;
+UniqueFd new_socket(const Raw& address) {
+  return UniqueFd(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 void set_option(int fd, int level, int option, int value) {
@@ -48,88 +47,35 @@ void set_option(int fd, int level, int option, int value) {
 
 }  // namespace
 
-socklen_t length_of(int family) {
-  return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
-}
-
-const sockaddr* Address::raw() const {
-  return reinterpret_cast<const sockaddr*>(&storage);
-}
-
-std::uint16_t Address::port() const {
-  // sin_port and sin6_port share their place.
-  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
-}
-
-Address Address::with_port(std::uint16_t port) const {
-  Address other = *this;
-  reinterpret_cast<sockaddr_in*>(&other.storage)->sin_port = htons(port);
-  return other;
-}
-
-std::vector<Interface> find_interfaces(const std::string& wanted) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
+UniqueFd listen_at(harp::Address* address) {
+  address->port = 0;
+  Raw raw(*address);
+  UniqueFd fd = new_socket(raw);
+  if (!fd.is_open() || ::bind(fd.get(), raw.pointer(), raw.bytes) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&raw.storage), &raw.bytes) != 0) {
     return {};
   }
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  const std::vector<std::string> names = split(wanted);
-  std::vector<Interface> found;
-  std::vector<Interface> loopback;
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family ||
-          (entry->ifa_flags & IFF_UP) == 0) {
-        continue;
-      }
-      Interface one;
-      one.name = entry->ifa_name;
-      const auto same_name = [&](const Interface& other) { return other.name == one.name; };
-      if (std::ranges::any_of(found, same_name) || std::ranges::any_of(loopback, same_name)) {
-        continue;  // One address is enough, and names of devices are unique.
-      }
-      one.pci_path = pci_path_of(one.name);
-      one.speed_mbps = speed_of(one.name);
-      one.address.bytes = length_of(family);
-      std::memcpy(&one.address.storage, entry->ifa_addr, one.address.bytes);
-      if (!names.empty()) {
-        if (std::ranges::find(names, one.name) != names.end()) {
-          found.push_back(std::move(one));
-        }
-      } else if ((entry->ifa_flags & IFF_LOOPBACK) != 0) {
-        loopback.push_back(std::move(one));
-      } else {
-        found.push_back(std::move(one));
-      }
-    }
-  }
-  return found.empty() ? loopback : found;
-}
-
-UniqueFd listen_at(const Address& address) {
-  UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const Address any_port = address.with_port(0);
-  if (!fd.is_open() || ::bind(fd.get(), any_port.raw(), any_port.bytes) != 0 ||
-      ::listen(fd.get(), kBacklog) != 0) {
-    return {};
-  }
+  address->port = ntohs(reinterpret_cast<const sockaddr_in*>(&raw.storage)->sin_port);
   return fd;
 }
 
-UniqueFd start_to_connect(const Address& source, const Address& peer) {
-  UniqueFd fd(::socket(peer.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+UniqueFd start_to_connect(harp::Address source, const harp::Address& peer) {
+  const Raw to(peer);
+  UniqueFd fd = new_socket(to);
   if (!fd.is_open()) {
     return {};
   }
-  if (source.storage.ss_family == peer.storage.ss_family) {
-    const Address any_port = source.with_port(0);
+  if (source.family == peer.family) {
+    source.port = 0;
+    const Raw from(source);
     set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    if (::bind(fd.get(), any_port.raw(), any_port.bytes) != 0) {
+    if (::bind(fd.get(), from.pointer(), from.bytes) != 0) {
       return {};
     }
   }
   tune(fd.get());
-  if (::connect(fd.get(), peer.raw(), peer.bytes) != 0 && errno != EINPROGRESS) {
+  if (::connect(fd.get(), to.pointer(), to.bytes) != 0 && errno != EINPROGRESS) {
     return {};
   }
   return fd;

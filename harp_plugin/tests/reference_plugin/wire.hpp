@@ -1,33 +1,24 @@
-// What the two ends of reftcp tell each other: the handle, the greeting of a socket, message
-// headers.
+// What the two ends of reftcp tell each other: the handle, and a header before each message.
 //
-// Both ends are the same program on the same kind of machine, so structs travel as they are. What
-// is read is checked all the same: strangers connect to open ports.
+// Both ends are the same program on the same kind of machine, so structs travel as they are.
 #pragma once
 
-#include <netinet/in.h>
-
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 
+#include "datapath/address.hpp"
 #include "plugin/core.hpp"
-#include "socket.hpp"
 
 namespace reftcp {
 
-using Secret = std::array<std::byte, 16>;
-
 inline constexpr std::uint32_t kMagic = 0x50435452;  // "RTCP"
 
-/// In NCCL's handle: where to connect to, and what proves that one was told so.
+/// In NCCL's handle: where to connect to.
 struct Invitation {
   std::uint32_t magic = kMagic;
-  std::uint32_t address_bytes = 0;
-  std::array<std::byte, sizeof(sockaddr_in6)> address{};
-  Secret secret{};
+  harp::Address address;
 
   harp::plugin::Handle encode() const {
     harp::plugin::Handle handle{};
@@ -37,28 +28,10 @@ struct Invitation {
   /// False: these bytes never came from encode().
   bool decode(const harp::plugin::Handle& handle) {
     std::memcpy(static_cast<void*>(this), handle.data(), sizeof(*this));
-    return magic == kMagic && address_bytes <= sizeof(address) &&
-           address_bytes == length_of(to_address().storage.ss_family);
-  }
-  Address to_address() const {
-    Address where;
-    std::memcpy(&where.storage, address.data(), sizeof(address));
-    where.bytes = address_bytes;
-    return where;
-  }
-  void set_address(const Address& where) {
-    address_bytes = where.bytes;
-    std::memcpy(address.data(), &where.storage, where.bytes);
+    return magic == kMagic && (address.family == 4 || address.family == 6);
   }
 };
 static_assert(sizeof(Invitation) <= sizeof(harp::plugin::Handle));
-
-/// The first bytes of a connection.
-struct Greeting {
-  std::uint64_t magic = kMagic;
-  Secret secret{};
-};
-static_assert(sizeof(Greeting) == 24);
 
 /// Before each message.
 struct Header {

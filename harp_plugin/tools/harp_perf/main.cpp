@@ -5,7 +5,6 @@
 //   here$  harp-perf --connect 192.0.2.1:7000 --via tcp --via libnccl-net-harp.so
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -25,16 +24,15 @@ namespace harp_perf {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: harp-perf --listen IPV4:PORT [--rest-us 0]\n"
-    "       harp-perf --connect IPV4:PORT --via VIA [--via ...] [--rest-us 0]\n"
+    "usage: harp-perf --listen IPV4:PORT\n"
+    "       harp-perf --connect IPV4:PORT --via VIA [--via ...]\n"
     "                 [--sizes 64,65536,1m] [--seconds 1] [--rounds 3] [--window 8]\n"
     "\n"
     "VIA: tcp, one connection; tcp-each-way, two, as NCCL's sockets have; or a plugin,\n"
     "\"[NAME=VALUE ...] PLUGIN.so\", with the environment, at both ends, while it starts.\n"
     "Streams messages of each size to the listening end, and sends the smallest to and fro. "
     "Medians\n"
-    "over the rounds; ratios to the first --via. Every message is checked.\n"
-    "--rest-us: who waits sleeps so long between two looks, instead of keeping a core busy.\n";
+    "over the rounds; ratios to the first --via. Every message is checked.\n";
 
 struct Options {
   std::string listen;
@@ -44,7 +42,6 @@ struct Options {
   double seconds = 1;
   std::size_t rounds = 3;
   std::size_t window = 8;
-  std::chrono::microseconds rest{};
 };
 
 std::size_t parse_count(std::string_view text, std::size_t maximum) {
@@ -94,8 +91,6 @@ Options parse_options(const std::vector<std::string>& arguments) {
       options.rounds = parse_count(value, 1000);
     } else if (name == "--window") {
       options.window = parse_count(value, kMaxSlots);
-    } else if (name == "--rest-us") {
-      options.rest = std::chrono::microseconds(parse_count(value, 1000000));
     } else {
       throw std::runtime_error("unknown option " + name);
     }
@@ -284,9 +279,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    if (options.rest.count() > 0) {
-      rest_between_polls(options.rest);
-    }
     if (!options.listen.empty()) {
       return serve(options);
     }

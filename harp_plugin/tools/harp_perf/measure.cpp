@@ -1,6 +1,5 @@
 #include "measure.hpp"
 
-#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -25,8 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 /// Polls without success before the other end of a core gets it.
 constexpr int kPolls = 2000;
-
-std::chrono::microseconds poll_rest{};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -72,9 +69,7 @@ void require(bool is_right, std::size_t number, std::size_t bytes) {
 template <typename Attempt>
 void poll(const Attempt& attempt) {
   for (int polls = 0; !attempt(); ++polls) {
-    if (poll_rest.count() > 0) {
-      std::this_thread::sleep_for(poll_rest);
-    } else if (polls == kPolls) {
+    if (polls == kPolls) {
       std::this_thread::yield();
       polls = 0;
     }
@@ -82,12 +77,6 @@ void poll(const Attempt& attempt) {
 }
 
 }  // namespace
-
-void rest_between_polls(std::chrono::microseconds time) {
-  poll_rest = time;
-  // Else a sleep of 20 us takes 70, by Linux's default slack.
-  (void)::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-}
 
 Messages make_messages(std::size_t bytes, std::size_t window, bool is_sender) {
   Messages messages(window, std::vector<std::byte>(bytes));

@@ -1,7 +1,6 @@
 // One run of harp-perf, seen from one end.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -14,10 +13,6 @@ struct Usage {
   double wall_s = 0;
   double cpu_s = 0;  ///< User and system, of all threads.
 };
-
-/// From now on whoever waits sleeps for `time` between two looks; 0, the default: he looks again at
-/// once, and keeps a core busy.
-void rest_between_polls(std::chrono::microseconds time);
 
 /// The messages that are under way at a time.
 using Messages = std::vector<std::vector<std::byte>>;
