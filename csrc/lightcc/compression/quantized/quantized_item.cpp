@@ -27,7 +27,7 @@ Status QuantizedItem::encode(KernelCalls& /*calls*/) {
   }
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    bytes += bytes_between(position().block, i);
+    bytes += bytes_to(i);
   }
   own_ = make_compressed_buffer(bytes);
   LIGHTCC_ASSIGN_OR_RETURN(
@@ -44,24 +44,23 @@ Status QuantizedItem::encode(KernelCalls& /*calls*/) {
 void QuantizedItem::finish_encoding() {
   std::size_t sent = (position().blocks - 1) * bytes_for(position().block);
   for (std::size_t block = 0; is_cut() && block < position().blocks; ++block) {
-    sent += bytes_between(position().block, block);
+    sent += bytes_to(block);
   }
   count(sent, 1);
 }
 
 // --- Between blocks -----------------------------------------------------------------------------
 
-void QuantizedItem::write_for(std::size_t block, std::byte* to) const {
+Status QuantizedItem::write_for(std::size_t block, std::byte* to) const {
   std::size_t before = 0;
   for (std::size_t other = 0; is_cut() && other < block; ++other) {
-    before += bytes_between(position().block, other);
+    before += bytes_to(other);
   }
-  std::copy_n(own_.get() + before, bytes_between(position().block, block), to);
+  std::copy_n(own_.get() + before, bytes_to(block), to);
+  return {};
 }
 
-void QuantizedItem::receive_codes(std::size_t block,
-                                  const std::byte* from,
-                                  const SharedBuffer& memory) {
+void QuantizedItem::receive(std::size_t block, const std::byte* from, const SharedBuffer& memory) {
   all_ = memory;
   if (!is_cut() || block != position().block) {
     parts_.emplace_back(from, bytes_for(position().block));

@@ -40,16 +40,20 @@ class QuantizedItem final : public CompressedItem {
   bool is_cut() const { return position().blocks > 2; }
   /// Bytes of the codes of the part that `block` adds up, or of the shard.
   std::size_t bytes_for(std::size_t block) const { return bytes_of(part_of(block)); }
-  /// Bytes of the codes that block `from` sends to block `to`.
-  std::size_t bytes_between(std::size_t from, std::size_t to) const {
-    return is_cut() && from == to ? 0 : bytes_for(to);
+  /// Bytes of the codes that this block sends to `block`.
+  std::size_t bytes_to(std::size_t block) const {
+    return is_cut() && block == position().block ? 0 : bytes_for(block);
+  }
+  /// Bytes of the codes that `block` sends to this one.
+  std::size_t bytes_from(std::size_t block) const {
+    return is_cut() && block == position().block ? 0 : bytes_for(position().block);
   }
   /// Writes the own codes for a block to `to`.
-  void write_for(std::size_t block, std::byte* to) const;
+  Status write_for(std::size_t block, std::byte* to) const;
   /// The own codes have been written for everybody.
-  void drop_codes() { own_.reset(); }
+  void drop_encoded() { own_.reset(); }
   /// Where a block's codes of the own part are, in `memory`.
-  void receive_codes(std::size_t block, const std::byte* from, const SharedBuffer& memory);
+  void receive(std::size_t block, const std::byte* from, const SharedBuffer& memory);
   /// Where the next block's sum is; the own one is written there.
   void receive_sum(std::byte* at, const SharedBuffer& memory);
   /// Adds up the own part.

@@ -31,15 +31,9 @@
 namespace lightcc {
 namespace {
 
-using Started = Result<std::unique_ptr<Work>>;
-
-class TopkBatch {
+class TopkBatch : public ExchangeBatch<TopkItem> {
  public:
-  TopkBatch(std::span<TopkItem* const> items, Group& inter)
-      : items_(items.begin(), items.end()),
-        inter_(inter),
-        blocks_(static_cast<std::size_t>(inter.size())),
-        block_(static_cast<std::size_t>(inter.rank())) {}
+  using ExchangeBatch::ExchangeBatch;
 
   Started exchange_headers();
   Started exchange_lists();
@@ -49,21 +43,15 @@ class TopkBatch {
 
  private:
   /// Those that go this way, and are not void.
-  std::vector<TopkItem*> that_go_by(TopkExchange exchange) const;
+  Items that_go_by(TopkExchange exchange) const;
   Status read_headers();
-  Result<BlockLayout> expect(const std::vector<TopkItem*>& items) const;
 
-  std::vector<TopkItem*> items_;
-  Group& inter_;
-  std::size_t blocks_;
-  std::size_t block_;
   std::vector<std::uint64_t> header_;
   std::vector<std::uint64_t> headers_;  // Of all blocks.
-  BlockLayout sent_;                    // Pieces for all blocks.
 };
 
-Started TopkBatch::exchange_headers() {
-  for (TopkItem* const item : items_) {
+TopkBatch::Started TopkBatch::exchange_headers() {
+  for (TopkItem* const item : items()) {
     if (item->exchange() != TopkExchange::kDense) {
       item->add_header(header_);
     }
@@ -71,16 +59,16 @@ Started TopkBatch::exchange_headers() {
   if (header_.empty()) {
     return std::unique_ptr<Work>();
   }
-  headers_.resize(blocks_ * header_.size());
-  return inter_.allgather(
+  headers_.resize(blocks() * header_.size());
+  return inter().allgather(
       std::as_bytes(std::span(header_)).data(),
       std::as_writable_bytes(std::span(headers_)).data(),
-      std::vector<std::size_t>(blocks_, header_.size() * sizeof(std::uint64_t)));
+      std::vector<std::size_t>(blocks(), header_.size() * sizeof(std::uint64_t)));
 }
 
 Status TopkBatch::read_headers() {
   const std::uint64_t* first = headers_.data();
-  for (TopkItem* const item : items_) {
+  for (TopkItem* const item : items()) {
     if (item->exchange() != TopkExchange::kDense) {
       LIGHTCC_RETURN_IF_ERROR(item->read_headers(first, header_.size()));
       first += item->header_numbers();
@@ -89,9 +77,9 @@ Status TopkBatch::read_headers() {
   return {};
 }
 
-std::vector<TopkItem*> TopkBatch::that_go_by(TopkExchange exchange) const {
-  std::vector<TopkItem*> found;
-  for (TopkItem* const item : items_) {
+TopkBatch::Items TopkBatch::that_go_by(TopkExchange exchange) const {
+  Items found;
+  for (TopkItem* const item : items()) {
     if (item->exchange() == exchange && !item->is_void()) {
       found.push_back(item);
     }
@@ -99,59 +87,19 @@ std::vector<TopkItem*> TopkBatch::that_go_by(TopkExchange exchange) const {
   return found;
 }
 
-/// Room for what all blocks send of `items`.
-Result<BlockLayout> TopkBatch::expect(const std::vector<TopkItem*>& items) const {
-  return lay_out(
-      items,
-      blocks_,
-      [](const TopkItem& item, std::size_t block) { return item.bytes_from(block); },
-      [](TopkItem& item, std::size_t block, std::byte* at, const SharedBuffer& memory) {
-        item.receive(block, at, memory);
-        return Status();
-      });
-}
-
-Started TopkBatch::exchange_lists() {
+TopkBatch::Started TopkBatch::exchange_lists() {
   LIGHTCC_RETURN_IF_ERROR(read_headers());
-  const std::vector<TopkItem*> items = that_go_by(TopkExchange::kLists);
-  if (items.empty()) {
-    return std::unique_ptr<Work>();
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(BlockLayout received, expect(items));
-  std::byte* const own = received.start_of(block_);
-  std::byte* next = own;
-  for (TopkItem* const item : items) {
-    LIGHTCC_RETURN_IF_ERROR(item->write_for(block_, next));
-    next += item->bytes_for(block_);
-    item->drop_list();
-  }
-  return inter_.allgather(own, received.memory.get(), std::move(received.bytes));
+  const Items items = that_go_by(TopkExchange::kLists);
+  return items.empty() ? std::unique_ptr<Work>() : allgather(items);
 }
 
-Started TopkBatch::exchange_pieces() {
-  const std::vector<TopkItem*> items = that_go_by(TopkExchange::kPieces);
-  if (items.empty()) {
-    return std::unique_ptr<Work>();
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(
-      sent_,
-      lay_out(
-          items,
-          blocks_,
-          [](const TopkItem& item, std::size_t block) { return item.bytes_for(block); },
-          [](TopkItem& item, std::size_t block, std::byte* at, const SharedBuffer&) {
-            return item.write_for(block, at);
-          }));
-  for (TopkItem* const item : items) {
-    item->drop_list();
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(BlockLayout received, expect(items));
-  return inter_.alltoall(
-      sent_.memory.get(), sent_.bytes, received.memory.get(), std::move(received.bytes));
+TopkBatch::Started TopkBatch::exchange_pieces() {
+  const Items items = that_go_by(TopkExchange::kPieces);
+  return items.empty() ? std::unique_ptr<Work>() : alltoall(items);
 }
 
-Started TopkBatch::merge_pieces() {
-  sent_ = {};
+TopkBatch::Started TopkBatch::merge_pieces() {
+  drop_sent();
   KernelCalls calls;
   for (TopkItem* const item : that_go_by(TopkExchange::kPieces)) {
     LIGHTCC_RETURN_IF_ERROR(item->add_piece(calls));
@@ -159,20 +107,20 @@ Started TopkBatch::merge_pieces() {
   return calls.start();
 }
 
-Started TopkBatch::exchange_merged() {
-  const std::vector<TopkItem*> items = that_go_by(TopkExchange::kPieces);
+TopkBatch::Started TopkBatch::exchange_merged() {
+  const Items items = that_go_by(TopkExchange::kPieces);
   if (items.empty()) {
     return std::unique_ptr<Work>();
   }
   std::vector<TensorSpan> pieces;
-  std::vector<std::size_t> counts(blocks_, 0);
-  for (std::size_t block = 0; block < blocks_; ++block) {
+  std::vector<std::size_t> counts(blocks(), 0);
+  for (std::size_t block = 0; block < blocks(); ++block) {
     for (TopkItem* const item : items) {
       pieces.push_back(item->merged_piece(block));
       counts[block] += pieces.back().count;
     }
   }
-  return inter_.allgather_bucket(std::move(pieces), std::move(counts), items.front()->dtype());
+  return inter().allgather_bucket(std::move(pieces), std::move(counts), items.front()->dtype());
 }
 
 }  // namespace
@@ -187,10 +135,10 @@ std::unique_ptr<Work> make_topk_exchange(std::span<TopkItem* const> items, Group
   starts.emplace_back([batch] { return batch->exchange_merged(); });
   for (TopkItem* const item : items) {
     if (item->exchange() == TopkExchange::kDense) {
-      starts.emplace_back([item, &inter] { return Started(item->exchange_dense(inter)); });
+      starts.emplace_back([item, &inter] { return TopkBatch::Started(item->exchange_dense(inter)); });
       starts.emplace_back([item] {
         item->check_dense();
-        return Started(nullptr);
+        return TopkBatch::Started(nullptr);
       });
     }
   }

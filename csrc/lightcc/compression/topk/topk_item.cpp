@@ -123,14 +123,14 @@ Status TopkItem::read_headers(const std::uint64_t* headers, std::size_t stride) 
     const std::uint64_t* const header = headers + block * stride;
     const std::uint64_t bytes = header[kFirstSize + (cut ? own : 0)];
     LIGHTCC_RETURN_IF_ERROR(check_size("block", block, bytes, maximum));
-    sizes_[block] = block == own ? bytes_for(own) : static_cast<std::size_t>(bytes);
+    sizes_[block] = block == own ? bytes_to(own) : static_cast<std::size_t>(bytes);
     non_finite_ = non_finite_ || header[0] != 0;
   }
   lists_.assign(position().blocks, {});
   return {};
 }
 
-std::size_t TopkItem::bytes_for(std::size_t block) const {
+std::size_t TopkItem::bytes_to(std::size_t block) const {
   return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : outcome_.bytes;
 }
 

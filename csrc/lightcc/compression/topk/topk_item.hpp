@@ -38,11 +38,11 @@ class TopkItem final : public CompressedItem {
   /// kPeerFailed, one says what cannot be.
   Status read_headers(const std::uint64_t* headers, std::size_t stride);
   /// Bytes of the own list, or of its piece for `block`.
-  std::size_t bytes_for(std::size_t block) const;
+  std::size_t bytes_to(std::size_t block) const;
   /// Writes these to `to`.
   Status write_for(std::size_t block, std::byte* to) const;
   /// The own list has been written for everybody.
-  void drop_list() { own_.reset(); }
+  void drop_encoded() { own_.reset(); }
   /// Bytes that `block` said it sends.
   std::size_t bytes_from(std::size_t block) const { return sizes_[block]; }
   /// Where they are, in `memory`.
