@@ -47,12 +47,7 @@ SGD_VARIANTS = (
     "dense",
     "feedback",
     "warm-up",
-    "no feedback",
-    "momentum correction",
-    "fp16",
-    "scaled",
     "auto",
-    "float16",
     "default",
 )
 #: What knows no ratio.
@@ -62,7 +57,6 @@ WHOLE = {
     "int4": hvd.Compression.int4,
     "auto": hvd.Compression.auto(),
     "auto, no budget": hvd.Compression.auto(),
-    "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
@@ -82,8 +76,6 @@ VARIANTS = (
 )
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
-#: Steps whose gradients overflow on one rank, of the variant "scaled".
-OVERFLOWS = (3, 50, 500)
 
 
 @dataclass(frozen=True)
@@ -129,23 +121,8 @@ def compression_of(run: Run, task: Task) -> Any:
         return hvd.Compression.auto(budget=BUDGETS[task.optimizer])
     if run.variant in WHOLE:
         return WHOLE[run.variant]
-    return hvd.Compression.topk(
-        run.ratio,
-        fp16=run.variant == "fp16",
-        warmup_steps=task.steps // 5 if run.variant == "warm-up" else 0,
-        momentum_correction=run.variant == "momentum correction",
-    )
-
-
-def forget(optimizer: Any) -> None:
-    """Makes the residual zero, which is what compression without error feedback does.
-
-    There is no option for it, because nobody should want it. Here gradients are said to become
-    smaller by 10^300 and then larger again: the residual does not survive that, the threshold
-    (which is no float32) does.
-    """
-    optimizer.set_gradient_scale(1e-300)
-    optimizer.set_gradient_scale(1.0)
+    warmup_steps = task.steps // 5 if run.variant == "warm-up" else 0
+    return hvd.Compression.topk(run.ratio, warmup_steps=warmup_steps)
 
 
 def measure(model: nn.Module, task: Task, name: str) -> float:
@@ -185,15 +162,15 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     return hvd.DistributedOptimizer(optimizer, named, compression)
 
 
-def step_clipped(optimizer: Any, model: nn.Module, task: Task, scaler: Any) -> None:
+def step_clipped(optimizer: Any, model: nn.Module, task: Task) -> None:
     """Does the step of an optimizer, where the task says so with clipped gradients."""
     if task.clip is None:
-        scaler.step(optimizer)
+        optimizer.step()
         return
     optimizer.synchronize()
     nn.utils.clip_grad_norm_(model.parameters(), task.clip)
     with optimizer.skip_synchronize():
-        scaler.step(optimizer)
+        optimizer.step()
 
 
 def choices_of(optimizer: Any) -> list[str]:
@@ -214,11 +191,6 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
     model = task.make_model()
     optimizer = distribute(run, task, model)
     schedule = make_schedule(task, optimizer)
-    scaler = hvd.GradScaler(
-        "cpu", init_scale=2.0**16, growth_interval=100, enabled=run.variant == "scaled"
-    )
-    if run.variant not in LOCAL_STEPS:
-        optimizer.set_gradient_scale(scaler.get_scale())
     samples = torch.Generator().manual_seed(run.seed)
     curve: list[list[float]] = []
     times: list[float] = []
@@ -231,13 +203,8 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
         loss = nn.functional.cross_entropy(
             model(task.train[0][mine]), task.train[1][mine].flatten()
         )
-        if run.variant == "scaled" and step in OVERFLOWS and hvd.rank() == 1:
-            loss = loss * math.inf
-        scaler.scale(loss).backward()
-        step_clipped(optimizer, model, task, scaler)
-        scaler.update()
-        if run.variant == "no feedback":
-            forget(optimizer)
+        loss.backward()
+        step_clipped(optimizer, model, task)
         schedule.step()
         if (step + 1) * measurements // task.steps > step * measurements // task.steps:
             if run.variant in LOCAL_STEPS:

@@ -37,14 +37,9 @@ LABELS = {
     "DiLoCo, 4": "DiLoCo, every 4",
     "DiLoCo, 16": "DiLoCo, every 16",
     "feedback": "top-k",
-    "no feedback": "top-k without error feedback",
-    "fp16": "top-k, fp16",
     "warm-up": "top-k, warm-up",
-    "momentum correction": "top-k, momentum correction",
-    "scaled": "top-k, loss scaling with overflows",
     "auto": "auto",
     "default": "`LIGHT_TOPK_ALLREDUCE=1`",
-    "float16": "all elements as float16",
 }
 #: What has no ratio.
 WHOLE = (
@@ -53,7 +48,6 @@ WHOLE = (
     "int4",
     "auto",
     "default",
-    "float16",
     "local steps, 4",
     "local steps, 16",
     "DiLoCo, 4",

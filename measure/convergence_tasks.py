@@ -178,7 +178,7 @@ def convolutions() -> Task:
         make_model=make_model,
         measure=_count_correct,
         warmup_steps=50,
-        variants=("dense", "int8", "float16", "int4", "default", "auto"),
+        variants=("dense", "int8", "int4", "default", "auto"),
     )
 
 
@@ -280,7 +280,6 @@ def transformer() -> Task:
         warmup_steps=50,
         variants=(
             "dense",
-            "float16",
             "int4",
             "int8",
             "auto",
@@ -326,7 +325,7 @@ def pieces() -> Task:
         optimizer="adamw",
         warmup_steps=50,
         clip=0.5,
-        variants=("dense", "int8", "float16", "int4", "default", "auto"),
+        variants=("dense", "int8", "int4", "default", "auto"),
     )
 
 
