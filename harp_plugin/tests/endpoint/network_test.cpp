@@ -87,27 +87,6 @@ TEST(Network, promises_as_many_connections_as_its_engines_hold) {
   EXPECT_EQ(Network(settings, find_interfaces("=lo")).max_connections(), 3 * Stack::kMaxSessions);
 }
 
-TEST(Network, faults_are_survived) {
-  Settings settings = settings_for(RunMode::kInline);
-  std::string error;
-  settings.fault = parse_fault_spec(
-      "loss=0.02,duplicate=0.05,reorder=0.1:1ms,corrupt=0.02,jitter=200us,dark=0x2", &error);
-  ASSERT_TRUE(settings.fault) << error;
-  Joined joined(settings);
-  transfer_live(*joined.pairs[0].client, *joined.pairs[0].server, 2'000'000, 1);
-  transfer_live(*joined.pairs[0].server, *joined.pairs[0].client, 2'000'000, 2);
-}
-
-TEST(Network, a_connection_that_is_closed_is_seen_by_its_peer) {
-  Joined joined(settings_for(RunMode::kInline));
-  LivePair& pair = joined.pairs[0];
-  PacketBytes into(100);
-  const auto receive = pair.server->receive(into);
-  ASSERT_TRUE(receive);
-  pair.client.reset();
-  EXPECT_EQ(finished(*pair.server, *receive).error, SessionError::kPeerClosed);
-}
-
 TEST(Network, an_acceptor_that_goes_ends_what_it_has_not_accepted) {
   const Settings settings = settings_for(RunMode::kInline);
   Network left(settings, find_interfaces("=lo"));

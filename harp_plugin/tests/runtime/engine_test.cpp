@@ -109,45 +109,6 @@ INSTANTIATE_TEST_SUITE_P(All, EngineTest, testing::ValuesIn(kSettings), [](const
   return testing::PrintToString(one.param);
 });
 
-TEST_P(EngineTest, transfers_arrive_as_they_were_sent) {
-  Hosts hosts(GetParam());
-  Engine& left = hosts.add();
-  Engine& right = hosts.add();
-  LivePair pair = connect_live(left, right);
-  for (std::uint64_t i = 0; i < 8; ++i) {
-    transfer_live(*pair.client, *pair.server, 1 + i * 7919 % 100'000, i);
-    transfer_live(*pair.server, *pair.client, 1 + i * 7907 % 100'000, i);
-  }
-  transfer_live(*pair.client, *pair.server, 4'000'000, 99);
-}
-
-TEST_P(EngineTest, two_applications_in_threads_of_their_own_exchange_messages) {
-  Hosts hosts(GetParam());
-  Engine& left = hosts.add();
-  Engine& right = hosts.add();
-  LivePair pair = connect_live(left, right);
-  const auto play = [](Connection& mine, std::uint64_t seed, std::uint64_t peer_seed) {
-    std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < 20; ++i) {
-      const PacketBytes out = pattern(20'000 + i, seed + i);
-      PacketBytes in(20'000 + i);
-      const auto receive = mine.receive(in);
-      const auto send = mine.send(out, 7);
-      wrong += !receive || !send || finished(mine, *receive).error != SessionError::kNone ||
-                       finished(mine, *send).error != SessionError::kNone ||
-                       in != pattern(20'000 + i, peer_seed + i)
-                   ? 1
-                   : 0;
-    }
-    return wrong;
-  };
-  std::uint64_t theirs = 1;
-  std::thread other([&] { theirs = play(*pair.server, 1000, 2000); });
-  EXPECT_EQ(play(*pair.client, 2000, 1000), 0U);
-  other.join();
-  EXPECT_EQ(theirs, 0U);
-}
-
 TEST(Engine, what_is_sent_while_other_messages_are_under_way_leaves_together) {
   constexpr std::uint64_t kRounds = 50;
   constexpr std::uint64_t kAtOnce = 8;

@@ -132,23 +132,6 @@ TEST(Stack, listeners_have_identities_and_secrets_of_their_own) {
   EXPECT_NE(first.secret, second.secret);
 }
 
-TEST(Stack, messages_of_many_sizes_arrive_both_ways) {
-  for (const std::size_t mtu : {1500U, 9001U}) {
-    World world(mtu);
-    Node& left = world.add();
-    Node& right = world.add();
-    const Ends ends = connect(world, left, right);
-    std::uint64_t seed = 0;
-    for (const std::size_t bytes :
-         {0U, 1U, 63U, 64U, 65U, 1407U, 1408U, 1409U, 100'000U, 1'000'003U}) {
-      transfer(world, *ends.client, *ends.server, bytes, ++seed);
-      transfer(world, *ends.server, *ends.client, bytes, ++seed);
-    }
-    EXPECT_EQ(left.stack->session_stats().bad_packets, 0U);
-    EXPECT_EQ(left.stack->session_stats().bad_auth, 0U);
-  }
-}
-
 TEST_F(StackPair, messages_both_ways_at_once_fill_the_channel_and_keep_their_order) {
   std::vector<Message> up;
   std::vector<Message> down;
@@ -218,19 +201,6 @@ TEST(Stack, many_sessions_between_many_stacks_keep_apart) {
   for (const Message& message : messages) {
     message.expect_delivered();
   }
-}
-
-TEST(Stack, lost_packets_are_sent_again) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  std::uint64_t count = 0;
-  left.tap->watcher =
-      right.tap->watcher = [&](const Route&, auto, auto) { return ++count % 7 != 0; };
-  const Ends ends = connect(world, left, right);
-  transfer(world, *ends.client, *ends.server, 500'000, 1);
-  transfer(world, *ends.server, *ends.client, 500'000, 2);
-  EXPECT_GT(left.stack->session_stats().data_bytes_retransmitted, 0U);
 }
 
 TEST_F(StackPair, a_datapath_that_takes_nothing_for_a_while_delays_and_loses_nothing) {
