@@ -15,10 +15,10 @@
 #include "endpoint/interfaces.hpp"
 #include "endpoint/settings.hpp"
 #include "protocol/handle.hpp"
+#include "runtime/background_driver.hpp"
 #include "runtime/backlog.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/engine.hpp"
-#include "runtime/keeper.hpp"
 #include "runtime/random.hpp"
 #include "runtime/stack.hpp"
 #include "runtime/stat_publisher.hpp"
@@ -51,7 +51,8 @@ StackConfig stack_config(const Settings& settings) {
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
-    config.session.min_rto = std::chrono::milliseconds(10);  // A keeper's wake-up is in it.
+    // The wake-up of a background driver is in it.
+    config.session.min_rto = std::chrono::milliseconds(10);
   }
   return config;
 }
@@ -120,16 +121,16 @@ Engine& Network::engine_for(std::size_t device) {
 
 Engine& Network::make_engine(std::size_t device, std::size_t index) {
   auto stack = std::make_unique<Stack>(datapaths_.open(device, index), stack_config(settings_));
-  // Callers drive inline engines, so one keeper is enough for all of those.
-  if (keepers_.empty() || settings_.mode != RunMode::kInline) {
-    KeeperOptions options;
+  // Callers drive inline engines, so one background driver is enough for all of those.
+  if (drivers_.empty() || settings_.mode != RunMode::kInline) {
+    BackgroundDriverOptions options;
     options.mode = settings_.mode;
     if (index < settings_.cores.size() && settings_.mode != RunMode::kInline) {
       options.core = settings_.cores[index];
     }
-    keepers_.push_back(std::make_unique<Keeper>(options));
+    drivers_.push_back(std::make_unique<BackgroundDriver>(options));
   }
-  return keepers_.back()->add(std::move(stack), make_publisher(device, index));
+  return drivers_.back()->add(std::move(stack), make_publisher(device, index));
 }
 
 /// Null where the counters are not published.

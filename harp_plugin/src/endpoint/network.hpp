@@ -12,8 +12,8 @@
 #include "endpoint/interfaces.hpp"
 #include "endpoint/settings.hpp"
 #include "protocol/handle.hpp"
+#include "runtime/background_driver.hpp"
 #include "runtime/engine.hpp"
-#include "runtime/keeper.hpp"
 #include "runtime/stat_publisher.hpp"
 #include "sync/mutex.hpp"
 #include "telemetry/stat_file.hpp"
@@ -57,9 +57,9 @@ class Network {
   Notice notice_;
   Mutex mutex_;
   bool has_looked_for_stat_file_ HARP_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<StatFile> stat_file_ HARP_GUARDED_BY(mutex_);  ///< Outlives the keepers.
+  std::unique_ptr<StatFile> stat_file_ HARP_GUARDED_BY(mutex_);  ///< Outlives the drivers.
   DatapathMaker datapaths_ HARP_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Keeper>> keepers_ HARP_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<BackgroundDriver>> drivers_ HARP_GUARDED_BY(mutex_);
   struct DeviceEngines {
     std::vector<Engine*> engines;
     std::size_t next = 0;

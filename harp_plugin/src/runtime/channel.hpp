@@ -6,7 +6,7 @@
 //     test()              <-- slot.state --     complete()
 //
 // No lock, no system call. The application's side is used by one thread at a time, the stack's by
-// whoever holds the engine's baton.
+// whoever holds the engine's driver lock.
 #pragma once
 
 #include <array>

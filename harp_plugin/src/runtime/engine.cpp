@@ -28,10 +28,10 @@ std::uint64_t work_of(const Stack& stack) {
 
 void Engine::drive() {
   const Time now = clock_now();
-  if (mode_ == RunMode::kInline && baton_.try_take()) {
+  if (mode_ == RunMode::kInline && driver_lock_.try_take()) {
     end_turn(now);
   }
-  tell_keeper(now);
+  tell_driver(now);
 }
 
 bool Engine::end_turn(Time now) {
@@ -40,7 +40,7 @@ bool Engine::end_turn(Time now) {
     publish();
   }
   is_alive_.store(stack_->session_count() > 0, std::memory_order_relaxed);
-  baton_.give_back();
+  driver_lock_.give_back();
   return worked;
 }
 
@@ -58,13 +58,13 @@ Time Engine::publish_by() const {
   return is_update ? publish_at_ : publish_at_ + kIdlePublishInterval;
 }
 
-void Engine::tell_keeper(Time now) {
+void Engine::tell_driver(Time now) {
   if (mode_ == RunMode::kInline) {
     driven_at_.store(now, std::memory_order_seq_cst);
   }
   if (is_watched_.load(std::memory_order_seq_cst) &&
       is_watched_.exchange(false, std::memory_order_seq_cst)) {
-    keeper_.wake();
+    driver_.wake();
   }
 }
 
@@ -74,12 +74,12 @@ bool Engine::is_driven(Time now) const {
 
 bool Engine::keep(Time now) {
   is_watched_.store(false, std::memory_order_relaxed);
-  return !is_driven(now) && baton_.try_take() && end_turn(now);
+  return !is_driven(now) && driver_lock_.try_take() && end_turn(now);
 }
 
 Engine::Plan Engine::plan(Time now) {
   is_watched_.store(true, std::memory_order_seq_cst);
-  if (is_driven(now) || !baton_.try_take()) {
+  if (is_driven(now) || !driver_lock_.try_take()) {
     is_watched_.store(false, std::memory_order_relaxed);
     return {.wake_at = now + kAbsence};
   }
@@ -88,7 +88,7 @@ Engine::Plan Engine::plan(Time now) {
   if (stack_->doorbells().any() || !stack_->datapath().prepare_to_wait()) {
     plan.wake_at = now;
   }
-  baton_.give_back();
+  driver_lock_.give_back();
   return plan;
 }
 

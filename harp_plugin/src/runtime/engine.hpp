@@ -3,9 +3,9 @@
 //   thread    the engine's own thread polls without pause: least latency, a core for it
 //   adaptive  the engine's own thread polls while there is work, and for a while after it
 //   inline    callers drive the engine when they poll: no hand-over, no core; when nobody polled
-//             for a millisecond, the keeper does what has a deadline
+//             for a millisecond, the background driver does what has a deadline
 //
-// In every mode a session is only touched by the holder of the baton, one turn at a time.
+// In every mode a session is only touched by the holder of the driver lock, one turn at a time.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 #include "runtime/sleeper.hpp"
 #include "runtime/stack.hpp"
 #include "runtime/stat_publisher.hpp"
-#include "sync/baton.hpp"
+#include "sync/driver_lock.hpp"
 
 namespace harp {
 
@@ -26,15 +26,15 @@ enum class RunMode : std::uint8_t { kThread, kAdaptive, kInline };
 
 class Engine {
  public:
-  /// `keeper` is the sleeper of the thread that looks after this engine; it outlives it. Null
+  /// `driver` is the sleeper of the thread that looks after this engine; it outlives it. Null
   /// `publisher`: nobody sees the counters.
   Engine(std::unique_ptr<Stack> stack,
          RunMode mode,
-         Sleeper& keeper,
+         Sleeper& driver,
          std::unique_ptr<StatPublisher> publisher = nullptr)
       : stack_(std::move(stack)),
         mode_(mode),
-        keeper_(keeper),
+        driver_(driver),
         registers_memory_(stack_->datapath().registers_memory()),
         publisher_(std::move(publisher)),
         publish_at_(publisher_ == nullptr ? kNever : Time{}) {}
@@ -56,9 +56,9 @@ class Engine {
   /// Thread: any. See Datapath.
   bool registers_memory() const { return registers_memory_; }
 
-  // --- The keeper's side
+  // --- The background driver's side
 
-  /// What the keeper is to wait for.
+  /// What the background driver is to wait for.
   struct Plan {
     Time wake_at{};
     int descriptor = -1;  ///< To be watched; -1: none.
@@ -66,22 +66,23 @@ class Engine {
 
   /// Runs a turn, unless callers do. False: there was nothing to do.
   bool keep(Time now);
-  /// From now on drive() wakes the keeper, where the plan has a descriptor; else it need not.
+  /// From now on drive() wakes the background driver, where the plan has a descriptor; else it need
+  /// not.
   Plan plan(Time now);
   /// Sessions exist.
   bool is_alive() const { return is_alive_.load(std::memory_order_relaxed); }
 
  private:
-  /// Has the baton; when it goes, a turn follows.
+  /// Has the driver lock; when it goes, a turn follows.
   class Holding {
    public:
-    explicit Holding(Engine& engine) : engine_(engine) { engine_.baton_.take(); }
+    explicit Holding(Engine& engine) : engine_(engine) { engine_.driver_lock_.take(); }
     Holding(const Holding&) = delete;
     Holding& operator=(const Holding&) = delete;
     ~Holding() {
       const Time now = clock_now();
       engine_.end_turn(now);
-      engine_.tell_keeper(now);
+      engine_.tell_driver(now);
     }
 
    private:
@@ -90,18 +91,18 @@ class Engine {
 
   bool end_turn(Time now);
   bool is_driven(Time now) const;
-  void tell_keeper(Time now);
+  void tell_driver(Time now);
   void publish();
   Time publish_by() const;
 
   std::unique_ptr<Stack> stack_;
   RunMode mode_;
-  Sleeper& keeper_;
+  Sleeper& driver_;
   const bool registers_memory_;
-  Baton baton_;
-  // Whoever drives says so and then looks whether it is watched; the keeper says that it watches
-  // and then looks whether it is driven. Both sequentially consistent, so one sees the other
-  // (Dekker), and callers make no system call while they poll.
+  DriverLock driver_lock_;
+  // Whoever drives says so and then looks whether it is watched; the background driver says that it
+  // watches and then looks whether it is driven. Both sequentially consistent, so one sees the
+  // other (Dekker), and callers make no system call while they poll.
   std::atomic<Time> driven_at_{Time{}};
   std::atomic<bool> is_watched_{false};
   std::atomic<bool> is_alive_{false};

@@ -5,7 +5,8 @@
 // applications what became of their requests. The time is a parameter and nothing blocks, so a
 // stack runs as well in a simulation.
 //
-// Thread: one at a time (the holder of the engine's baton). Applications reach it through Channels.
+// Thread: one at a time (the holder of the engine's driver lock). Applications reach it through
+// Channels.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // What other processes see of an engine: its counters, its sessions and their paths, as words in
 // the block that a StatFile has for it.
 //
-// Thread: the holder of the engine's baton. Blocks: never.
+// Thread: the holder of the engine's driver lock. Blocks: never.
 #pragma once
 
 #include <sys/types.h>

@@ -15,7 +15,7 @@ class Doorbells {
   static constexpr std::size_t kCount = std::size_t{64} * 64;
 
   /// Thread: any. What was written before is seen by the collector. Sequentially consistent, so
-  /// that a caller who then finds the collector awake has been heard (Keeper).
+  /// that a caller who then finds the collector awake has been heard (BackgroundDriver).
   void ring(std::size_t bell) {
     const std::size_t word = bell / 64;
     words_[word].fetch_or(std::uint64_t{1} << (bell % 64), std::memory_order_seq_cst);

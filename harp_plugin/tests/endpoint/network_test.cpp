@@ -157,7 +157,7 @@ TEST(Network, has_a_file_of_counters_while_it_has_engines) {
     const StatLayout layout = StatPublisher::layout(2);
     const auto bytes = bytes_of_file(path);
     ASSERT_EQ(bytes.size(), layout.file_bytes());
-    // Whoever drives publishes; of the other engine it is the keeper.
+    // Whoever drives publishes; of the other engine it is the background driver.
     EXPECT_TRUE(eventually([&] {
       (void)listening.acceptor->accept();
       const auto now = bytes_of_file(path);

@@ -1,4 +1,4 @@
-// Engines and their keepers with real threads and real time, over memory and over UDP.
+// Engines and their background drivers with real threads and real time, over memory and over UDP.
 //
 // Nothing here measures time. What must happen is waited for with a bound that no machine reaches;
 // what must not happen is given a few peer timeouts in which it could.
@@ -24,8 +24,8 @@
 #include "datapath/memory.hpp"
 #include "datapath/udp.hpp"
 #include "endpoint/connection.hpp"
+#include "runtime/background_driver.hpp"
 #include "runtime/clock.hpp"
-#include "runtime/keeper.hpp"
 #include "runtime/live.hpp"
 #include "runtime/stack.hpp"
 #include "runtime/stat_publisher.hpp"
@@ -58,12 +58,12 @@ std::ostream& operator<<(std::ostream& out, const Setting& setting) {
              << modes.at(static_cast<std::size_t>(setting.mode));
 }
 
-/// Engines, each with a keeper of its own, so that one can vanish without the others.
+/// Engines, each with a background driver of its own, so that one can vanish without the others.
 class Hosts {
  public:
   explicit Hosts(const Setting& setting,
                  Duration peer_timeout = seconds(60),
-                 Duration spin = KeeperOptions{}.spin)
+                 Duration spin = BackgroundDriverOptions{}.spin)
       : setting_(setting), spin_(spin) {
     config_.session.peer_timeout = peer_timeout;
     config_.session.connect_timeout = seconds(60);
@@ -71,15 +71,15 @@ class Hosts {
   }
 
   Engine& add() {
-    keepers_.push_back(
-        std::make_unique<Keeper>(KeeperOptions{.mode = setting_.mode, .spin = spin_, .core = {}}));
-    return keepers_.back()->add(std::make_unique<Stack>(datapath(), config_));
+    drivers_.push_back(std::make_unique<BackgroundDriver>(
+        BackgroundDriverOptions{.mode = setting_.mode, .spin = spin_, .core = {}}));
+    return drivers_.back()->add(std::make_unique<Stack>(datapath(), config_));
   }
-  /// An engine with the same keeper as the one that was added last.
+  /// An engine with the same background driver as the one that was added last.
   Engine& add_beside() {
-    return keepers_.back()->add(std::make_unique<Stack>(datapath(), config_));
+    return drivers_.back()->add(std::make_unique<Stack>(datapath(), config_));
   }
-  void destroy(std::size_t host) { keepers_[host].reset(); }
+  void destroy(std::size_t host) { drivers_[host].reset(); }
 
  private:
   std::unique_ptr<Datapath> datapath() {
@@ -100,7 +100,7 @@ class Hosts {
   StackConfig config_;
   MemoryNetwork network_{9000};
   std::size_t count_ = 0;
-  std::vector<std::unique_ptr<Keeper>> keepers_;
+  std::vector<std::unique_ptr<BackgroundDriver>> drivers_;
 };
 
 class EngineTest : public testing::TestWithParam<Setting> {};
@@ -158,7 +158,8 @@ TEST(Engine, what_was_received_is_acknowledged_with_the_next_call) {
     const PacketBytes out = pattern(100, i);
     const auto receive = pair.server->receive(in);
     (void)pair.server->poll();
-    const std::uint64_t before = acks();  // A keeper may answer before we ask, if we are held up.
+    const std::uint64_t before =
+        acks();  // A background driver may answer before we ask, if we are held up.
     const auto send = pair.client->send(out, 0);
     ASSERT_TRUE(send && receive);
     EXPECT_EQ(finished(*pair.server, *receive).error, SessionError::kNone);
@@ -168,7 +169,7 @@ TEST(Engine, what_was_received_is_acknowledged_with_the_next_call) {
   }
 }
 
-TEST_P(EngineTest, engines_with_one_keeper_serve_one_another) {
+TEST_P(EngineTest, engines_with_one_driver_serve_one_another) {
   Hosts hosts(GetParam());
   Engine& left = hosts.add();
   Engine& right = hosts.add_beside();
@@ -208,7 +209,7 @@ TEST_P(EngineTest, with_stack_runs_alone_whoever_calls_it) {
   Engine& left = hosts.add();
   Engine& right = hosts.add();
   LivePair pair = connect_live(left, right);
-  std::uint64_t guarded = 0;  // Not atomic: the baton guards it.
+  std::uint64_t guarded = 0;  // Not atomic: the driver lock guards it.
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
@@ -283,8 +284,8 @@ TEST_P(EngineTest, a_sleeping_engine_is_woken_by_packets_posts_and_operations) {
   Engine& right = hosts.add();
   LivePair pair = connect_live(left, right);
   for (std::uint64_t i = 0; i < 8; ++i) {
-    // One message, then silence that is long enough for an adaptive keeper to go to sleep. The
-    // receiver's engine is driven by its keeper alone.
+    // One message, then silence that is long enough for an adaptive background driver to go to
+    // sleep. The receiver's engine is driven by its background driver alone.
     Message message(2000, i);
     message.receive = pair.server->receive(message.received);
     std::this_thread::sleep_for(milliseconds(i % 4));
@@ -317,7 +318,8 @@ TEST(Engine, a_peer_is_answered_while_its_application_does_nothing) {
   for (const Setting& setting : kSettings) {
     cases.push_back(std::make_unique<Case>(setting));
   }
-  // Neither end is driven by anybody but its keeper; this is the nothing that applications do.
+  // Neither end is driven by anybody but its background driver; this is the nothing that
+  // applications do.
   std::this_thread::sleep_for(3 * kPeerTimeout);
   for (const auto& one : cases) {
     ASSERT_TRUE(one->receive);
@@ -343,7 +345,7 @@ struct Vanishing {
     EXPECT_TRUE(eventually([&] {
       server = server ? server : backlog->take();
       return client->life() == Channel::Life::kOpen && server != nullptr;
-    })) << "keepers connect, with nobody driving";
+    })) << "background drivers connect, with nobody driving";
     first = client->receive(into);
     second = client->receive(into);
     left->drive();
@@ -389,7 +391,7 @@ TEST(Engine, receives_from_a_peer_that_vanished_fail_whether_callers_poll_or_not
   }
 }
 
-TEST(Keeper, a_post_is_heard_by_one_that_is_just_going_to_sleep) {
+TEST(BackgroundDriver, a_post_is_heard_by_one_that_is_just_going_to_sleep) {
   // It sleeps after every piece of work. A post that it misses is one that nobody mentions again:
   // nothing is outstanding on either side, and what follows waits for it.
   constexpr int kRounds = 1000;
@@ -416,14 +418,14 @@ TEST(Keeper, a_post_is_heard_by_one_that_is_just_going_to_sleep) {
   }
 }
 
-TEST(Keeper, an_engines_counters_are_published_while_it_works_and_while_nothing_happens) {
+TEST(BackgroundDriver, an_engines_counters_are_published_while_it_works_and_while_nothing_happens) {
   for (const RunMode mode : {RunMode::kThread, RunMode::kAdaptive, RunMode::kInline}) {
     MemoryNetwork network(9000);
     const StatLayout layout = StatPublisher::layout(1);
     std::vector<std::uint64_t> words(layout.block_bytes() / sizeof(std::uint64_t));
     std::vector<std::uint64_t> values(layout.value_words());
-    Keeper keeper({.mode = mode, .core = {}});
-    Engine& engine = keeper.add(
+    BackgroundDriver driver({.mode = mode, .core = {}});
+    Engine& engine = driver.add(
         std::make_unique<Stack>(std::make_unique<MemoryDatapath>(network, 0), StackConfig{}),
         std::make_unique<StatPublisher>(EngineLabels{.device = "eth0"}, words));
     const auto is_published_again = [&] {
@@ -440,13 +442,13 @@ TEST(Keeper, an_engines_counters_are_published_while_it_works_and_while_nothing_
   }
 }
 
-TEST(Keeper, without_engines_it_ends) {
+TEST(BackgroundDriver, without_engines_it_ends) {
   for (const RunMode mode : {RunMode::kThread, RunMode::kAdaptive, RunMode::kInline}) {
-    const Keeper keeper({.mode = mode, .core = {}});
+    const BackgroundDriver driver({.mode = mode, .core = {}});
   }
 }
 
-TEST(Keeper, engines_can_be_added_while_others_work) {
+TEST(BackgroundDriver, engines_can_be_added_while_others_work) {
   Hosts hosts({Medium::kMemory, RunMode::kAdaptive});
   Engine& left = hosts.add();
   Engine& right = hosts.add_beside();

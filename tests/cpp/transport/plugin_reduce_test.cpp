@@ -84,7 +84,7 @@ TEST_P(PluginReduceTest, sums_are_exact_also_where_the_plugins_own_thread_drives
       for (std::size_t i = 0; i < 2; ++i) {
         done[i] = done[i] || members[i].advance();
       }
-      if (turn % 20 == 19) {  // Long enough for HARP's keeper to see to it.
+      if (turn % 20 == 19) {  // Long enough for HARP's background driver to see to it.
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
       }
     }

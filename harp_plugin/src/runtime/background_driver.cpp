@@ -1,4 +1,4 @@
-#include "runtime/keeper.hpp"
+#include "runtime/background_driver.hpp"
 
 #include <pthread.h>
 #include <sched.h>
@@ -37,7 +37,7 @@ void pause_briefly() {
 
 }  // namespace
 
-Keeper::Keeper(const KeeperOptions& options) : options_(options) {
+BackgroundDriver::BackgroundDriver(const BackgroundDriverOptions& options) : options_(options) {
   // A signal is for the application's threads: none may end up in this one.
   sigset_t all;
   sigset_t before;
@@ -50,13 +50,14 @@ Keeper::Keeper(const KeeperOptions& options) : options_(options) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Keeper::~Keeper() {
+BackgroundDriver::~BackgroundDriver() {
   is_ending_.store(true, std::memory_order_release);
   sleeper_.wake();
   thread_.join();
 }
 
-Engine& Keeper::add(std::unique_ptr<Stack> stack, std::unique_ptr<StatPublisher> publisher) {
+Engine& BackgroundDriver::add(std::unique_ptr<Stack> stack,
+                              std::unique_ptr<StatPublisher> publisher) {
   auto engine =
       std::make_unique<Engine>(std::move(stack), options_.mode, sleeper_, std::move(publisher));
   Engine& added = *engine;
@@ -69,8 +70,8 @@ Engine& Keeper::add(std::unique_ptr<Stack> stack, std::unique_ptr<StatPublisher>
   return added;
 }
 
-void Keeper::set_up_thread() const {
-  ::pthread_setname_np(::pthread_self(), "harp-keeper");
+void BackgroundDriver::set_up_thread() const {
+  ::pthread_setname_np(::pthread_self(), "harp-driver");
   // Timers of sessions are finer than the 50 us by which the kernel may delay a sleeper.
   (void)::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   if (options_.core) {
@@ -81,7 +82,7 @@ void Keeper::set_up_thread() const {
   }
 }
 
-void Keeper::run() {
+void BackgroundDriver::run() {
   Time last_work = clock_now();
   while (!is_ending_.load(std::memory_order_acquire)) {
     if (mine_.size() != engine_count_.load(std::memory_order_acquire)) {
@@ -92,7 +93,7 @@ void Keeper::run() {
       }
     }
     const Time now = clock_now();
-    if (keep_all()) {
+    if (drive_all()) {
       last_work = now;
     } else if (shall_spin(last_work, now)) {
       pause_briefly();
@@ -102,7 +103,7 @@ void Keeper::run() {
   }
 }
 
-bool Keeper::keep_all() {
+bool BackgroundDriver::drive_all() {
   bool worked = false;
   for (Engine* const engine : mine_) {
     worked = engine->keep(clock_now()) || worked;
@@ -110,7 +111,7 @@ bool Keeper::keep_all() {
   return worked;
 }
 
-bool Keeper::shall_spin(Time last_work, Time now) const {
+bool BackgroundDriver::shall_spin(Time last_work, Time now) const {
   if (!std::ranges::any_of(mine_, &Engine::is_alive)) {
     return false;
   }
@@ -118,7 +119,7 @@ bool Keeper::shall_spin(Time last_work, Time now) const {
          (options_.mode == RunMode::kAdaptive && now - last_work < options_.spin);
 }
 
-void Keeper::sleep() {
+void BackgroundDriver::sleep() {
   std::vector<int> descriptors;
   Time wake_at = kNever;
   for (Engine* const engine : mine_) {

@@ -18,32 +18,32 @@
 
 namespace harp {
 
-struct KeeperOptions {
+struct BackgroundDriverOptions {
   RunMode mode = RunMode::kInline;  ///< Its engines have it.
   Duration spin{50'000};            ///< Adaptive: from the last work until it sleeps.
   std::optional<int> core;          ///< Its thread runs there.
 };
 
-class Keeper {
+class BackgroundDriver {
  public:
   /// Starts the thread, with all signals blocked. Throws std::system_error where it cannot.
-  explicit Keeper(const KeeperOptions& options);
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  explicit BackgroundDriver(const BackgroundDriverOptions& options);
+  BackgroundDriver(const BackgroundDriver&) = delete;
+  BackgroundDriver& operator=(const BackgroundDriver&) = delete;
   /// Ends the thread; sessions end without a word to their peers.
-  ~Keeper();
+  ~BackgroundDriver();
 
-  /// Thread: any. The engine lives as long as the keeper.
+  /// Thread: any. The engine lives as long as the background driver.
   Engine& add(std::unique_ptr<Stack> stack, std::unique_ptr<StatPublisher> publisher = nullptr);
 
  private:
   void run();
-  bool keep_all();
+  bool drive_all();
   bool shall_spin(Time last_work, Time now) const;
   void sleep();
   void set_up_thread() const;
 
-  KeeperOptions options_;
+  BackgroundDriverOptions options_;
   Sleeper sleeper_;
   std::atomic<bool> is_ending_{false};
   std::atomic<std::size_t> engine_count_{0};

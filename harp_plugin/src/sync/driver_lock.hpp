@@ -1,10 +1,10 @@
-// Who may touch an engine's stack: whoever holds its baton, for a turn at a time.
+// Who may touch an engine's stack: whoever holds its driver lock, for a turn at a time.
 //
-// The baton is not a lock that threads queue for. The engine's keeper, or in inline mode a caller
-// that polls, takes it when it is free and goes on with something else when it is not: the holder
-// is doing the work that it would do. Only the rare operations that must happen now (connect,
-// close) wait for it; while one waits, nobody else takes the baton again, so a holder's turn is the
-// longest wait.
+// The driver lock is not a lock that threads queue for. The engine's background driver, or in
+// inline mode a caller that polls, takes it when it is free and goes on with something else when it
+// is not: the holder is doing the work that it would do. Only the rare operations that must happen
+// now (connect, close) wait for it; while one waits, nobody else takes the driver lock again, so a
+// holder's turn is the longest wait.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace harp {
 
-class Baton {
+class DriverLock {
  public:
   /// False where somebody else has it, or waits for it.
   bool try_take() {
