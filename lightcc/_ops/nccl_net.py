@@ -10,18 +10,16 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc import harp
 from lightcc._binding import _core
-from lightcc.harp import nccl
+from lightcc.harp.nccl import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 _log = logging.getLogger(__name__)
-_CHOICES = ("NCCL_NET_PLUGIN", "NCCL_NET")
 
 
 def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -33,17 +31,16 @@ def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
     if not _wants_both(environment):
         return
     try:
-        version = _parts(_core.find_nccl(environment.get("LIGHT_NCCL_LIBRARY", "")))
+        version = _core.find_nccl(environment.get("LIGHT_NCCL_LIBRARY", ""))
         plugin = harp.plugin_path()
     except NotImplementedError:
         return  # There is no NCCL of use, which the engine says itself.
     except FileNotFoundError as error:
         _log.warning("LIGHT_NET=harp: NCCL does not use HARP: %s", error)
         return
-    wanted = nccl.settings_where_loaded(version, Path(plugin).parent)
-    found = ".".join(map(str, version))
-    chosen = [name for name in _CHOICES if environment.get(name)]
-    if all(environment.get(name) == wanted[name] for name in _CHOICES):
+    found = f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
+    chosen = [name for name in SETTINGS if environment.get(name)]
+    if all(environment.get(name) == value for name, value in SETTINGS.items()):
         return  # By the user, or by an init() before.
     if chosen:
         _log.info("LIGHT_NET=harp: NCCL %s uses what %s says", found, " and ".join(chosen))
@@ -53,8 +50,8 @@ def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
     except OSError as error:
         _log.warning("LIGHT_NET=harp: NCCL %s does not use HARP: %s", found, error)
         return
-    environment.update(wanted)
-    settings = " ".join(f"{name}={value}" for name, value in wanted.items())
+    environment.update(SETTINGS)
+    settings = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
     _log.info("LIGHT_NET=harp: NCCL %s uses HARP between hosts: %s", found, settings)
 
 
@@ -63,7 +60,3 @@ def _wants_both(environment: MutableMapping[str, str]) -> bool:
         "HOROVOD_GPU_OPERATIONS", ""
     )
     return environment.get("LIGHT_NET") == "harp" and operations.lower() == "nccl"
-
-
-def _parts(version: int) -> tuple[int, ...]:
-    return version // 10_000, version // 100 % 100, version % 100

@@ -1,7 +1,7 @@
 """HARP, the NCCL net plugin that comes with lightcc.
 
 lightcc itself uses it between hosts with `LIGHT_NET=harp`. Programs on NCCL are pointed to it by
-variables that depend on NCCL's version:
+variables:
 
     eval "$(python -m lightcc.harp --env)"
     python train.py
@@ -17,7 +17,7 @@ _FOLDER = "plugin"
 
 
 def plugin_path() -> str:
-    """Returns where the plugin is, for `NCCL_NET_PLUGIN` of NCCL 2.21 and newer.
+    """Returns where the plugin is.
 
     Its folder has nothing else but `libnccl-net.so`, the name that NCCL before 2.12 looks for.
 
