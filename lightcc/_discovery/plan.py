@@ -158,6 +158,6 @@ def decode(kind: type[Message], value: bytes) -> Message:
             if expected is list:
                 parsed[field.name] = tuple(map(int, parsed[field.name]))
         return kind(**parsed)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         msg = f"not a {kind.__name__} of an elastic job: {value[:200]!r}: {error}"
         raise ValueError(msg) from error

@@ -36,14 +36,21 @@ class TorchStoreChannel:
         self._gathers = 0
 
     def broadcast(self, text: str) -> str:
-        """Returns rank 0's `text` on every rank."""
+        """Returns rank 0's `text` on every rank.
+
+        Whoever reaches the store may read what is in it, so the last reader takes the text out.
+        """
         key = f"broadcast/{self._broadcasts}"
         self._broadcasts += 1
         with explained(self._rank, self._size, self._where):
             if self._rank == 0:
                 self._store.set(key, text)
                 return text
-            return self._get(key)
+            found = self._get(key)
+            if self._store.add(f"{key}/read", 1) == self._size - 1:
+                with contextlib.suppress(RuntimeError):  # Stores of files keep what they have.
+                    self._store.delete_key(key)
+            return found
 
     def gather(self, text: str) -> list[str]:
         """Returns every rank's `text`, in rank order, on rank 0; nothing on the others."""

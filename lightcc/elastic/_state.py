@@ -315,11 +315,14 @@ class State:
         """
         target = Path(path)
         partial = target.with_name(f"{target.name}.partial")
-        with partial.open("wb") as file:
-            self.write_to(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
+        try:
+            with partial.open("wb") as file:
+                self.write_to(file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def load_from(self, path: str | os.PathLike[str]) -> None:
         """Takes over what `save_to` has written. Rank 0 alone needs it, before training begins.

@@ -40,6 +40,8 @@ FAILURE_GRACE_S = 0.5  # For others to fail by themselves after the first failur
 INTERRUPT_GRACE_S = 10.0  # From the first Ctrl-C to SIGTERM.
 _LEAVE_S = agent.TERMINATE_GRACE_S + agent.KILL_GRACE_S + 5.0  # For agents to end everything.
 _CHUNK_BYTES = 65536
+_MAX_TEXT = 1000
+_OF_RANKS = (frames.STDOUT, frames.STDERR, frames.RESULT, frames.EXIT)
 _KILL_AT_ONCE = 3  # This many Ctrl-C end even a launcher whose terminal is blocked.
 
 
@@ -166,8 +168,9 @@ class Job:
         try:
             for frame in link.receive(data):
                 self._on_frame(link, frame)
-        except (frames.FrameError, ValueError, KeyError) as error:
-            self._on_agent_broken(link, f"sent something unusable: {error}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._on_agent_broken(link, f"sent something unusable: {str(error)[:200]}")
+            link.kill()  # Nothing more that it says counts.
 
     def _on_stderr(self, link: Link) -> None:
         if not self._is_watched(link.stderr_fd):
@@ -184,6 +187,9 @@ class Job:
             self._say(f"{link.host}: {line.decode(errors='replace')}", verbose=True)
 
     def _on_frame(self, link: Link, frame: frames.Frame) -> None:
+        if frame.kind in _OF_RANKS and frame.rank not in link.ranks:
+            msg = f"it speaks for rank {frame.rank}, which never ran there"
+            raise ValueError(msg)
         if frame.kind in (frames.STDOUT, frames.STDERR):
             self._streams[frame.rank, frame.kind].feed(frame.payload)
         elif frame.kind == frames.RESULT:
@@ -194,14 +200,15 @@ class Job:
         elif frame.kind == frames.HELLO:
             about = json.loads(frame.payload)
             self._say(
-                f"{link.host}: ranks {sorted(link.waiting)} on {about['hostname']}, "
-                f"launched by Python {about['python']}",
+                f"{link.host}: ranks {sorted(link.waiting)} on {about['hostname']!r:.80}, "
+                f"launched by Python {about['python']!r:.80}",
                 verbose=True,
             )
         elif frame.kind == frames.DRAIN:
             self._on_drain(link)
         elif frame.kind == frames.FATAL:
-            self._on_agent_broken(link, frame.payload.decode(errors="replace"))
+            text = frame.payload.decode(errors="replace")[:_MAX_TEXT]
+            self._on_agent_broken(link, "".join(c if c.isprintable() else "?" for c in text))
 
     def _on_rank_end(self, end: RankEnd) -> None:
         words = self._take_leave(end)

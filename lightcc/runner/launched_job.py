@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery.plan import Plan
 from lightcc.runner.agent import frames
-from lightcc.runner.discovery import DiscoveryError, discover_hosts
+from lightcc.runner.discovery import DiscoveryError, DiscoveryScript
 from lightcc.runner.driver import (
     Action,
     Awaits,
@@ -83,14 +83,20 @@ class LaunchedJob(Job):
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._stopping = threading.Event()
+        self._script: DiscoveryScript | None = None
+        if elastic.script is not None:
+            self._script = DiscoveryScript(elastic.script, elastic.slots, options.start_timeout_s)
 
     def run(self) -> int:
         """Serves agents, workers, hosts and signals until every agent has left."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         watch = self._job.watch_workers
         threads = [threading.Thread(target=watch, args=(self._post,), daemon=True)]
-        if self._elastic.script is not None:
-            threads.append(threading.Thread(target=self._watch_hosts, daemon=True))
+        if self._script is not None:
+            watch_hosts = threading.Thread(
+                target=self._watch_hosts, args=(self._script,), daemon=True
+            )
+            threads.append(watch_hosts)
         else:
             self._post(lambda: self._on_hosts(self._slots))
         for thread in threads:
@@ -101,6 +107,8 @@ class LaunchedJob(Job):
         finally:
             self.results = self._final_results()
             self._stopping.set()
+            if self._script is not None:
+                self._script.stop()
             self._event_file.close()
             self._job.plans.close()
             threads[0].join()
@@ -136,11 +144,11 @@ class LaunchedJob(Job):
             self._events.get()()
         self._wait_for_deadline()
 
-    def _watch_hosts(self) -> None:
-        script, first = self._elastic.script or "", True
+    def _watch_hosts(self, script: DiscoveryScript) -> None:
+        first = True
         while not self._stopping.is_set():
             try:
-                hosts = discover_hosts(script, self._elastic.slots)
+                hosts = script.discover_hosts()
             except DiscoveryError as error:
                 text = str(error)
                 if first:

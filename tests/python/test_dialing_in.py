@@ -16,7 +16,7 @@ from dialing import BIN, SECRET, Program, Site, children, code_of
 from elastic_training import TRAINING, UNDISTURBED, events_in, results
 
 from lightcc.runner import launch
-from lightcc.runner.agent import worker
+from lightcc.runner.agent import frames, worker
 from lightcc.runner.dial import handshake
 from lightcc.runner.dial.seal import Seal, SealError
 
@@ -99,6 +99,34 @@ def test_who_may_not_join_is_told_why_and_holds_nobody_up(
     assert site.launcher.end() == 0
 
 
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (frames.encode(frames.HELLO, 0, b"[]"), "list indices must be integers"),
+        (frames.encode(frames.HELLO, 0, b"[" * 100_000), "maximum recursion depth exceeded"),
+        (
+            b"".join(frames.encode(frames.STDOUT, rank, b"forged\n") for rank in range(2)),
+            "it speaks for rank ., which never ran there",
+        ),
+    ],
+)
+def test_a_worker_that_lies_ends_its_ranks_and_nothing_else(
+    sent: bytes, text: str, stack: contextlib.ExitStack
+) -> None:
+    site = Site(stack, "-np", "2", "sleep", "600")
+    first = site.worker("a")
+    first.wait_until_said("joined")
+    connection = stack.enter_context(
+        socket.create_connection(handshake.split_address(site.address))
+    )
+    seal = handshake.join(connection, SECRET, handshake.Worker("liar", 1, "3"))
+    connection.sendall(seal.wrap(frames.MAGIC + sent))
+    assert site.launcher.end() == 1
+    assert re.search(f"host liar: sent something unusable: {text}", site.launcher.said)
+    assert "Traceback" not in site.launcher.said
+    assert first.end() == 0
+
+
 def test_an_address_where_nobody_listens_is_named(stack: contextlib.ExitStack) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -175,6 +203,9 @@ def test_workers_of_an_elastic_job_leave_on_sigterm_are_killed_and_come_back(
     lost = site.worker("b")
     site.launcher.wait_until_said(r"epoch 3: workers \[0, 2\]")
     site.wait_for(tmp_path / "joined.2")
+    for _ in range(3):  # Until that is committed.
+        (tmp_path / "alive").unlink()
+        site.wait_for(tmp_path / "alive")
     lost.process.kill()
     site.launcher.wait_until_said(r"epoch 4: workers \[0\]")
     back = site.worker("b")
@@ -299,6 +330,7 @@ def test_flags_of_the_launcher_that_are_not_allowed(
         (["--join", "a:b"], "'a:b' is not HOST:PORT"),
         (["--join", "a", "--slots", "0"], "'0' is not a number of slots"),
         (["--join", "a", "--grace", "-1"], "'-1' is not a number of seconds"),
+        (["--join", "a", "--name", "a\n"], "'a.n' is no name of a host"),
         (["--join", "a", "--name", "two words"], "'two words' is no name of a host"),
         (["--join", "a", "--secret-file", "/no/such"], "No such file"),
     ],

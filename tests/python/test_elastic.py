@@ -223,6 +223,16 @@ def test_a_discovery_script_that_fails_is_named(tmp_path: Path) -> None:
     assert "Failed to execute discovery script: exit 3. Exit code: 3" in job.stderr
 
 
+def test_a_discovery_script_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    script = f"test -e {tmp_path}/one && sleep 600; touch {tmp_path}/one; echo localhost:1"
+    flags = ["-np", "1", "--min-np", "1", "--host-discovery-script", script]
+    wait = f"until test $(ls {tmp_path} | wc -l) = 1; do sleep 0.1; done; sleep 1.5"
+    job = subprocess.run(  # Would wait for whoever holds its pipes open.
+        [LIGHTCCRUN, *flags, "sh", "-c", wait], capture_output=True, timeout=PATIENCE_S, check=True
+    )
+    assert not job.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [

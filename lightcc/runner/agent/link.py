@@ -26,7 +26,8 @@ class Link:
 
     Attributes:
         host: As the launcher calls it.
-        waiting: Ranks there that have been started and have not ended.
+        ranks: All that have been started there.
+        waiting: Those that have not ended.
         ready: Whether the agent has answered.
         gone: Whether the connection has ended.
         said: Lines that came beside the frames: ssh's own words.
@@ -40,6 +41,7 @@ class Link:
     def __init__(self, host: str, stdin_fd: int, stdout_fd: int, stderr_fd: int = -1) -> None:
         """Takes descriptors, which do not block from now on."""
         self.host = host
+        self.ranks: set[int] = set()
         self.waiting: set[int] = set()
         self.ready = False
         self.gone = False
@@ -64,7 +66,9 @@ class Link:
 
     def send_job(self, job: dict[str, Any]) -> None:
         """Has the agent start ranks, once `unsent` is written."""
-        self.waiting |= {int(entry["rank"]) for entry in job["ranks"]}
+        ranks = {int(entry["rank"]) for entry in job["ranks"]}
+        self.ranks |= ranks
+        self.waiting |= ranks
         self.send(frames.JOB, 0, json.dumps(job).encode())
 
     def receive(self, data: bytes) -> list[frames.Frame]:

@@ -31,7 +31,7 @@ DEFAULT_PORT = 29600
 HANDSHAKE_S = 10.0
 _NONCE_BYTES = 32
 _ADDRESS = re.compile(r"^(?P<host>[^:\[\]]*|\[[^\]]+\])(:(?P<port>\d{1,5}))?$")
-_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}$")
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z")
 _MAX_PORT = 65535
 # A peer whose host or link is gone is found by the kernel after about so long.
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 3, 2, 3
@@ -231,6 +231,6 @@ def _receive_message(connection: socket.socket, seal: Seal, until: float) -> dic
         begin = _receive(connection, 4, until)
         data = seal.unwrap(begin + _receive(connection, record_bytes(begin) - 4, until))
         return dict(json.loads(data))
-    except (SealError, ValueError, TypeError) as error:
+    except (SealError, ValueError, TypeError, RecursionError) as error:
         msg = f"the other end sent something unusable: {error}"
         raise DialError(msg, again=False) from error

@@ -77,6 +77,9 @@ class ElasticJob:
     def entries_seen(self, entries: dict[str, bytes]) -> None:
         """Takes entries of workers in the store."""
         for worker, status in statuses(entries):
+            if status is None:
+                self._workers.stop(worker)  # It has written what is no status.
+                continue
             self._workers.heard(worker, status)
             self._obey(self._driver.status_changed(time.monotonic(), worker, status))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _WATCH_S = 600.0
+_MAX_DIGITS = 10
 
 
 class PlanStore:
@@ -85,11 +86,12 @@ class PlanStore:
         self._client.close()
 
 
-def statuses(entries: Mapping[str, bytes]) -> Iterator[tuple[int, _plan.Status]]:
-    """Yields workers, and what each says of itself.
-
-    Raises:
-        ValueError: A value is no status.
-    """
+def statuses(entries: Mapping[str, bytes]) -> Iterator[tuple[int, _plan.Status | None]]:
+    """Yields workers, and what each says of itself; `None`: it is no status."""
     for key, value in entries.items():
-        yield int(key.removeprefix(_plan.WORKER_PREFIX)), _plan.decode(_plan.Status, value)
+        number = key.removeprefix(_plan.WORKER_PREFIX)
+        if number.isascii() and number.isdigit() and len(number) < _MAX_DIGITS:
+            try:
+                yield int(number), _plan.decode(_plan.Status, value)
+            except ValueError:
+                yield int(number), None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,19 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         state.load_from(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         state.save_to(tmp_path / "nowhere" / "state")
+
+
+def test_a_save_that_fails_leaves_the_file_before_and_nothing_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    state = ObjectState(lambda it: it, lambda: 0, value=5)
+    state.save_to(path)
+    vars(state)["value"] = lambda: 5  # Cannot be pickled.
+    state.save()
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+        state.save_to(path)
+    assert list(tmp_path.iterdir()) == [path]
+    state.load_from(path)
+    assert vars(state)["value"] == 5
 
 
 def test_states_that_cannot_be_kept_are_refused() -> None:

@@ -339,3 +339,14 @@ def test_ranks_that_were_started_anew_do_not_read_what_was_left() -> None:
         channel(1, "1").broadcast("")
     channel(0, "1").broadcast("new")
     assert channel(1, "1").broadcast("") == "new"
+
+
+def test_what_all_ranks_have_read_is_not_left_for_strangers() -> None:
+    c10d: Any = dist
+    store = c10d.HashStore()
+    ranks = [TorchStoreChannel(store, "a store", rank, 3) for rank in range(3)]
+    ranks[0].broadcast("secret")
+    assert ranks[1].broadcast("") == "secret"
+    assert store.check(["broadcast/0"])
+    assert ranks[2].broadcast("") == "secret"
+    assert not store.check(["broadcast/0"])

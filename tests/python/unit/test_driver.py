@@ -18,6 +18,7 @@ from lightcc._discovery.plan import (
     RollCall,
     Status,
     decode,
+    encode,
 )
 from lightcc.runner.driver import (
     Action,
@@ -33,6 +34,7 @@ from lightcc.runner.driver import (
     Start,
     Stop,
 )
+from lightcc.runner.driver.plan_store import statuses
 
 
 def actions(kind: type[Any], found: list[Action]) -> list[Any]:
@@ -562,6 +564,13 @@ def test_too_few_slots_for_too_long_end_the_job() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"serial": "1", "result": 2}', b"[1]"])
+def test_who_writes_what_is_no_status_is_stopped(value: bytes) -> None:
+    good = encode(Status(WAITING))
+    entries = {"elastic/worker/1": value, "elastic/worker/x": good, "elastic/worker/2": good}
+    assert list(statuses(entries)) == [(1, None), (2, Status(WAITING))]
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b'{"serial": "1", "result": 2}', b"[" * 100_000])
 def test_what_is_no_message_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="not a Notice of an elastic job"):
         decode(Notice, value)
