@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "lightcc/engine/compressed_bucket.hpp"
+#include "lightcc/engine/staged/staged_bucket.hpp"
+#include "lightcc/engine/staged/staged_pieces.hpp"
 
 namespace lightcc {
 namespace {
@@ -74,26 +76,20 @@ Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> sha
       });
 }
 
-Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket,
+Result<std::unique_ptr<Work>> start_allreduce(Plane& plane,
+                                              Bucket& bucket,
                                               Algorithm algorithm,
                                               const BucketSite& site) {
-  if (algorithm == Algorithm::kCompressed) {
-    LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
-    if (work != nullptr) {
-      return work;
-    }
-  }
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                             output_on(tensor, tensor.signature().shape, site.plane));
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, tensor.signature().shape, plane));
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
   const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
   switch (algorithm) {
     case Algorithm::kAdasum:
-      return site.plane.start_adasum(site.group(), spans.front(), reduction);
+      return plane.start_adasum(site.group(), spans.front(), reduction);
     case Algorithm::kCompressed:
       return start_compressed(bucket, spans, reduction, site);
     default:
@@ -101,26 +97,31 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket,
   }
 }
 
-Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, const BucketSite& site) {
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, gathered_shape(tensor), site.plane));
+Result<std::unique_ptr<Work>> start_allgather(Plane& plane,
+                                              BucketTensor& tensor,
+                                              const BucketSite& site) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, gathered_shape(tensor), plane));
   return site.group().allgather(input_of(tensor), out, gathered_bytes(tensor));
 }
 
-Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_broadcast(Plane& plane,
+                                              BucketTensor& tensor,
+                                              const BucketSite& site) {
   const auto root = static_cast<int>(
       std::ranges::find(site.members, tensor.signature().root_or_peer) - site.members.begin());
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                           output_on(tensor, tensor.signature().shape, site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, tensor.signature().shape, plane));
   const std::size_t bytes =
       tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const std::byte* in = input_of(tensor);
   if (site.group().rank() == root && out != in && bytes > 0) {
-    site.plane.copy(out, in, bytes);
+    plane.copy(out, in, bytes);
   }
   return site.group().broadcast(out, bytes, root);
 }
 
-Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_alltoall(Plane& plane,
+                                             BucketTensor& tensor,
+                                             const BucketSite& site) {
   Group& group = site.group();
   const auto members = static_cast<std::size_t>(group.size());
   const auto me = static_cast<std::size_t>(group.rank());
@@ -137,12 +138,14 @@ Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, const BucketS
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), plane));
   return group.alltoall(input_of(tensor), std::move(send), out, std::move(receive));
 }
 
 // The first (rows mod members) members get one row more.
-Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_reducescatter(Plane& plane,
+                                                  BucketTensor& tensor,
+                                                  const BucketSite& site) {
   Group& group = site.group();
   const auto members = static_cast<std::size_t>(group.size());
   const auto rows = static_cast<std::size_t>(tensor.signature().shape[0]);
@@ -158,12 +161,14 @@ Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, const Bu
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = own_rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), plane));
   return group.reduce_scatter(
       input_of(tensor), out, std::move(counts), reduction_of(tensor.signature(), members));
 }
 
-Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor, const BucketSite& site) {
+Result<std::unique_ptr<Work>> start_transfer(Plane& plane,
+                                             BucketTensor& tensor,
+                                             const BucketSite& site) {
   Group& group = site.group();
   const std::size_t bytes =
       tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
@@ -175,8 +180,7 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor, const BucketS
   if (group.rank() == source) {
     return group.send(input_of(tensor), bytes, destination);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                           output_on(tensor, tensor.signature().shape, site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, tensor.signature().shape, plane));
   return group.recv(out, bytes, source);
 }
 
@@ -263,24 +267,34 @@ Result<std::byte*> output_for(const Operation& operation,
   return outcome.output->data();
 }
 
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
-                                           Algorithm algorithm,
+Result<std::unique_ptr<Work>> Plane::start(Bucket& bucket,
+                                           const Route& route,
                                            const BucketSite& site) {
+  if (route.algorithm == Algorithm::kCompressed) {
+    LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
+    if (work != nullptr) {
+      return work;
+    }
+  }
+  if (route.carrier == Carrier::kStaged) {
+    return route.piece_bytes > 0 ? start_in_pieces(bucket, site, route.piece_bytes)
+                                 : start_whole(*this, bucket, route, site);
+  }
   BucketTensor& first = bucket.tensors.front();
   switch (first.signature().op) {
     case OpType::kAllreduce:
-      return start_allreduce(bucket, algorithm, site);
+      return start_allreduce(*this, bucket, route.algorithm, site);
     case OpType::kAllgather:
-      return start_allgather(first, site);
+      return start_allgather(*this, first, site);
     case OpType::kBroadcast:
-      return start_broadcast(first, site);
+      return start_broadcast(*this, first, site);
     case OpType::kAlltoall:
-      return start_alltoall(first, site);
+      return start_alltoall(*this, first, site);
     case OpType::kReducescatter:
-      return start_reducescatter(first, site);
+      return start_reducescatter(*this, first, site);
     case OpType::kSend:
     case OpType::kRecv:
-      return start_transfer(first, site);
+      return start_transfer(*this, first, site);
     default:
       return make_error(ErrorCode::kInternal,
                         "%s is not something a group runs",

@@ -44,14 +44,13 @@ inline MemoryKind memory_kind(const Bucket& bucket) {
 /// Bytes of this rank's tensors.
 std::uint64_t byte_count(const Bucket& bucket);
 
-/// What a bucket runs on. All of it outlives the Work.
+/// What a bucket runs on, beside its plane. All of it outlives the Work.
 struct BucketSite {
-  Plane& plane;
   PlaneLane& lane;
   const std::vector<std::int32_t>& members;          ///< World ranks of the group.
   std::optional<GridPosition> compression_position;  ///< Where compressed tensors stand.
   ResidualStore& residuals;
-  /// Of the tensors' memory, for compression to run there; null: it runs in host memory.
+  /// Copies what is staged, and compresses on the tensors' devices; null: neither is done.
   Staging* devices = nullptr;
 
   Group& group() const { return *lane.group; }
@@ -77,11 +76,5 @@ std::vector<std::size_t> gathered_bytes(const BucketTensor& tensor);
 
 /// What the members' inputs become; an average is a sum with a factor.
 Reduction reduction_of(const Signature& signature, std::size_t members);
-
-/// Starts the bucket's collective on the plane of its site, allocating outputs there. Errors:
-/// kSystem when an output or what compression keeps back cannot be allocated.
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
-                                           Algorithm algorithm,
-                                           const BucketSite& site);
 
 }  // namespace lightcc

@@ -36,13 +36,14 @@ Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const WorldOptions& options,
                                          const Joining* joining,
                                          const Clock& clock,
-                                         OperationTable& operations) {
+                                         OperationTable& operations,
+                                         ResidualStore& residuals) {
   std::unique_ptr<Core> core(new Core(std::move(world), clock, operations));
-  LIGHTCC_RETURN_IF_ERROR(core->start(options, joining));
+  LIGHTCC_RETURN_IF_ERROR(core->start(options, joining, residuals));
   return core;
 }
 
-Status Core::start(const WorldOptions& options, const Joining* joining) {
+Status Core::start(const WorldOptions& options, const Joining* joining, ResidualStore& residuals) {
   const Knobs& knobs = options.knobs;
   const SimdLevel simd = detect_simd_level();
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
@@ -52,9 +53,9 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   LIGHTCC_RETURN_IF_ERROR(watch_descriptors());
   control_ = std::make_unique<ControlPlane>(
       control_options(world_, knobs, fusion, simd, liveness_->watched_ranks()), clock_.now());
-  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options, joining));
-  executor_ =
-      std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
+  LIGHTCC_ASSIGN_OR_RETURN(planes_, Planes::make(world_, simd, options, joining));
+  executor_ = std::make_unique<Executor>(
+      world_, knobs, *planes_, residuals, clock_, operations_, timeline_);
   one_shot_ = OneShotAllreduce::make(
       world_, fusion, make_combine_inline(world_, knobs, simd), clock_, operations_);
   return executor_->add_process_set(
@@ -337,8 +338,6 @@ void Core::fill_stats(WorldStats& stats) const {
   stats.inline_allreduces = executor_->inline_allreduces();
   stats.buckets = executor_->buckets() + stats.one_shot_allreduces;
   stats.device_buckets = executor_->device_buckets();
-  stats.compression = executor_->residuals().counters();
-  stats.compressed = executor_->residuals().usage();
   stats.allreduce_costs = executor_->allreduce_costs();
   stats.control_frames_sent = frames_sent_;
   if (const Sequencer* const sequencer = control_->sequencer(); sequencer != nullptr) {

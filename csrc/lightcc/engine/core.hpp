@@ -30,12 +30,14 @@ namespace lightcc {
 /// Thread: one at a time (ProgressLoop's mutex), unless said otherwise.
 class Core final : public Driven {
  public:
-  /// `operations` and `clock` outlive the core. `joining`: null for a world of one rank.
+  /// `operations`, `residuals` and `clock` outlive the core. `joining`: null for a world of one
+  /// rank.
   static Result<std::unique_ptr<Core>> make(Membership world,
                                             const WorldOptions& options,
                                             const Joining* joining,
                                             const Clock& clock,
-                                            OperationTable& operations);
+                                            OperationTable& operations,
+                                            ResidualStore& residuals);
 
   bool step() override;
   void note_wakeup() override { look_at_descriptors_ = true; }
@@ -46,6 +48,7 @@ class Core final : public Driven {
   Waker& waker() override { return *waker_; }
 
   Executor& executor() { return *executor_; }
+  const Planes& planes() const { return *planes_; }
   const Topology& topology() const { return world_.topology; }
 
   /// Asks rank 0 to end the world. Thread: any.
@@ -70,7 +73,7 @@ class Core final : public Driven {
 
  private:
   Core(Membership world, const Clock& clock, OperationTable& operations);
-  Status start(const WorldOptions& options, const Joining* joining);
+  Status start(const WorldOptions& options, const Joining* joining, ResidualStore& residuals);
   Status watch_descriptors();
   /// How this rank sleeps now. It waits while it is busy, others may have to wait for it, or it
   /// records when they report.
@@ -111,6 +114,7 @@ class Core final : public Driven {
   std::unique_ptr<ControlPlane> control_;
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
+  std::optional<Planes> planes_;  // They outlive all Works.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OneShotAllreduce> one_shot_;  // Null: everything is reported.
   mutable Mutex sets_mutex_;                    // Taken alone; written by the driver only.

@@ -216,7 +216,7 @@ Status Core::on_local_socket(std::size_t position) {
   const int socket = world_.host.sockets[position].get();
   if (!world_.host.is_leader()) {
     // What the leader sent before it went counts, and so does what this rank cannot take in.
-    const Status received = executor_->receive_segments();
+    const Status received = planes_->make_groups().status();
     if (received.ok() || received.code() != ErrorCode::kPeerFailed || !has_ended(socket)) {
       return received;
     }

@@ -31,7 +31,8 @@ std::uint64_t routed_bytes(const Bucket& bucket) {
 
 Executor::Executor(const Membership& world,
                    const Knobs& knobs,
-                   Planes planes,
+                   Planes& planes,
+                   ResidualStore& residuals,
                    const Clock& clock,
                    OperationTable& operations,
                    Timeline& timeline)
@@ -42,7 +43,8 @@ Executor::Executor(const Membership& world,
       clock_(clock),
       operations_(operations),
       timeline_(timeline),
-      planes_(std::move(planes)) {}
+      planes_(planes),
+      residuals_(residuals) {}
 
 Status Executor::add_process_set(std::uint32_t id,
                                  const std::vector<std::int32_t>& ranks,
@@ -291,8 +293,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   const MemoryKind kind = memory_kind(bucket);
   const MemoryKind plane = way.plane(kind);
   explain_adasum_once(set, running);
-  const BucketSite site{.plane = *planes_.plane(plane),
-                        .lane = (*set.groups[Planes::index_of(plane)])[lane],
+  const BucketSite site{.lane = (*set.groups[Planes::index_of(plane)])[lane],
                         .members = set.ranks,
                         .compression_position = compression_position(bucket.process_set),
                         .residuals = residuals_,
@@ -302,11 +303,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   }
   running.started = clock_.now();  // Devices may begin at once.
   const DeviceTraceScope scope(running.trace);
-  if (way.carrier == Carrier::kStaged) {
-    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_staged_bucket(bucket, way, site));
-  } else {
-    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, way.algorithm, site));
-  }
+  LIGHTCC_ASSIGN_OR_RETURN(running.work, planes_.plane(plane)->start(bucket, way, site));
   timeline_.started(bucket, way.name, residuals_.counters());
   return {};
 }

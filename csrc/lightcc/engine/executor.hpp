@@ -24,7 +24,6 @@
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/planes.hpp"
 #include "lightcc/engine/route.hpp"
-#include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/timeline/device_trace.hpp"
 #include "lightcc/engine/timeline/timeline.hpp"
@@ -39,7 +38,8 @@ class Executor {
   /// The references outlive the executor.
   Executor(const Membership& world,
            const Knobs& knobs,
-           Planes planes,
+           Planes& planes,
+           ResidualStore& residuals,
            const Clock& clock,
            OperationTable& operations,
            Timeline& timeline);
@@ -61,9 +61,6 @@ class Executor {
   /// when an output cannot be allocated.
   Status take_result(Bucket bucket, std::span<const std::byte> result);
 
-  /// Takes in what this host's leader passed on. kPeerFailed: the leader is gone.
-  Status receive_segments() { return planes_.make_groups().status(); }
-  const Planes& planes() const { return planes_; }
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0 && unfinished_.empty(); }
@@ -83,10 +80,8 @@ class Executor {
   /// Of them, those whose results came with the announcement.
   std::uint64_t inline_allreduces() const { return inline_allreduces_; }
   DeviceBuckets device_buckets() const;
-  ResidualStore& residuals() { return residuals_; }
-  const ResidualStore& residuals() const { return residuals_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
-  /// there is no such set with this rank. It is known after drop_all(), as what residuals() has is.
+  /// there is no such set with this rank. It is known after drop_all(), as residuals are.
   std::optional<GridPosition> compression_position(std::uint32_t process_set) const;
   /// What all-reduces took so far, by process set.
   std::vector<AllreduceCost> allreduce_costs() const;
@@ -158,8 +153,8 @@ class Executor {
   const Clock& clock_;
   OperationTable& operations_;
   Timeline& timeline_;
-  Planes planes_;  // They outlive what is kept in their memory, and all Works.
-  ResidualStore residuals_;
+  Planes& planes_;
+  ResidualStore& residuals_;
   StepCounts step_counts_;
   std::map<std::uint32_t, Set> sets_;
   std::map<std::uint32_t, GridPosition>

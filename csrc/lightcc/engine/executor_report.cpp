@@ -20,7 +20,7 @@ void Executor::count_on_device(const Route& way) {
   }
 }
 
-// Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
+// Adasum compares whole vectors of whole ranks; it goes through the flat group.
 void Executor::explain_adasum_once(const Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature();
   const auto& facts = set.facts[Planes::index_of(running.route.plane(first.memory))];

@@ -31,6 +31,8 @@
 
 namespace lightcc {
 
+struct Bucket;
+struct BucketSite;
 struct Membership;
 
 /// The groups of one lane of a process set. All planes have the levels of the host's, so that
@@ -56,6 +58,13 @@ class Plane {
 
   // Buckets. (route.hpp)
 
+  /// Starts the collective of a bucket that takes `route`, which ends here. Outputs without memory
+  /// of the caller's are allocated where their inputs are. Tensors that are staged are copied to
+  /// the host and back, large ones piece by piece; bits, names and what compression keeps back are
+  /// those of the same bucket in host memory. The bucket and all of `site` outlive the Work.
+  /// Errors: kSystem when an output or what compression keeps back cannot be allocated.
+  /// (bucket.cpp)
+  Result<std::unique_ptr<Work>> start(Bucket& bucket, const Route& route, const BucketSite& site);
   /// Whether its groups run buckets with such tensors. The same on all ranks.
   virtual bool runs(const Signature& /*signature*/) const { return true; }
   /// Has the device wait for `inputs` before what the groups start next. False: it cannot, and they

@@ -13,7 +13,6 @@
 #include "lightcc/engine/progress_loop.hpp"
 #include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/submission.hpp"
-#include "lightcc/engine/world_compression.hpp"
 #include "lightcc/engine/world_report.hpp"
 
 namespace lightcc {
@@ -46,6 +45,7 @@ class WorldImpl final : public World {
     if (dead_in_child.load(std::memory_order_relaxed)) {
       // The thread does not exist here and the descriptors are closed: nothing to undo.
       (void)core_.release();
+      (void)residuals_.release();
       (void)loop_.release();
       return;
     }
@@ -168,6 +168,8 @@ class WorldImpl final : public World {
     stats.sleeps = loop_->sleeps();
     const MutexLock lock(loop_->mutex());
     core_->fill_stats(stats);
+    stats.compression = residuals_->counters();
+    stats.compressed = residuals_->usage();
     return stats;
   }
 
@@ -183,24 +185,35 @@ class WorldImpl final : public World {
 
   Result<std::vector<SavedCompression>> save_compression() const override {
     const MutexLock lock(loop_->mutex());
-    return lightcc::save_compression(core_->executor().residuals());
+    LIGHTCC_ASSIGN_OR_RETURN(auto entries, residuals_->save());
+    std::vector<SavedCompression> all;
+    all.reserve(entries.size());
+    for (auto& [key, bytes] : entries) {
+      all.push_back({key.first, key.second, std::move(bytes)});
+    }
+    return all;
   }
 
   Result<SavedTensor> check_compression(const SavedCompression& saved) const override {
     const MutexLock lock(loop_->mutex());
-    return core_->executor().residuals().check({saved.process_set, saved.name}, saved.bytes);
+    return residuals_->check({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status load_compression(const SavedCompression& saved) override {
     const MutexLock lock(loop_->mutex());
-    return core_->executor().residuals().load({saved.process_set, saved.name}, saved.bytes);
+    return residuals_->load({saved.process_set, saved.name}, saved.bytes);
   }
 
   Status scale_compression(double factor,
                            std::uint32_t process_set,
                            const std::vector<std::string>& names) override {
+    std::vector<ResidualStore::Key> keys;
+    keys.reserve(names.size());
+    for (const std::string& name : names) {
+      keys.emplace_back(process_set, name);
+    }
     const MutexLock lock(loop_->mutex());
-    return lightcc::scale_compression(core_->executor().residuals(), factor, process_set, names);
+    return residuals_->scale(factor, keys);
   }
 
   Status start_timeline(const TimelineOptions& options) override {
@@ -269,7 +282,8 @@ class WorldImpl final : public World {
     const bool networked = membership.transport != nullptr;
     const SpinPolicy spin = spin_policy(membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
-        core_, Core::make(std::move(membership), options_, joining, clock_, operations_));
+        core_,
+        Core::make(std::move(membership), options_, joining, clock_, operations_, *residuals_));
     loop_ = std::make_unique<ProgressLoop>(*core_, operations_, clock_, spin);
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
@@ -316,11 +330,10 @@ class WorldImpl final : public World {
     }
     const auto sets = core_->process_sets();
     const Topology& topology = core_->topology();
-    const SubmissionContext context{
-        .sets = *sets,
-        .rank = topology.rank,
-        .world_size = topology.size,
-        .serves_cuda = core_->executor().planes().serves(MemoryKind::kCuda)};
+    const SubmissionContext context{.sets = *sets,
+                                    .rank = topology.rank,
+                                    .world_size = topology.size,
+                                    .serves_cuda = core_->planes().serves(MemoryKind::kCuda)};
     LIGHTCC_RETURN_IF_ERROR(prepare_operations(operations, context, options_.knobs));
     LIGHTCC_ASSIGN_OR_RETURN(
         Handle handle, operations_.add(std::move(operations), options.grouping, std::move(state)));
@@ -363,6 +376,9 @@ class WorldImpl final : public World {
   WorldOptions options_;
   const Clock& clock_;
   OperationTable operations_;
+  // The core's Works use them, under the loop's mutex. They outlive it, and not the planes'
+  // staging.
+  std::unique_ptr<ResidualStore> residuals_ = std::make_unique<ResidualStore>();
   std::unique_ptr<Core> core_;          // Its step() and what it touches: the loop's mutex.
   std::unique_ptr<ProgressLoop> loop_;  // Wherever there is a core.
 };

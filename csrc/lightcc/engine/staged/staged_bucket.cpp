@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "lightcc/collectives/sequence.hpp"
-#include "lightcc/engine/compressed_bucket.hpp"
-#include "lightcc/engine/staged/staged_pieces.hpp"
 
 namespace lightcc {
 namespace {
@@ -37,9 +35,10 @@ using Started = Result<std::unique_ptr<Work>>;
 /// All of it at once.
 class WholeBucket {
  public:
-  WholeBucket(Bucket& bucket, Algorithm algorithm, const BucketSite& site)
-      : bucket_(bucket), algorithm_(algorithm), host_(site), staging_(*site.devices) {
-    host_.devices = nullptr;  // The copies are in host memory.
+  WholeBucket(Plane& host, Bucket& bucket, const Route& route, const BucketSite& site)
+      : host_(host), bucket_(bucket), route_(route), site_(site), staging_(*site.devices) {
+    route_.carrier = Carrier::kHost;  // The copies are in its memory.
+    site_.devices = nullptr;
   }
 
   Started copy_inputs();
@@ -47,9 +46,10 @@ class WholeBucket {
   Started copy_outputs();
 
  private:
+  Plane& host_;
   Bucket& bucket_;
-  Algorithm algorithm_;
-  BucketSite host_;
+  Route route_;      // Of the copies,
+  BucketSite site_;  // as is this.
   Staging& staging_;
   std::vector<InFlight> operations_;  // Of the copies.
   Bucket copies_;
@@ -84,7 +84,7 @@ Started WholeBucket::run() {
       copy.operation = &operations_.emplace_back(copy_of(*original.operation, data));
     }
   }
-  return start_bucket(copies_, algorithm_, host_);
+  return host_.start(copies_, route_, site_);
 }
 
 Started WholeBucket::copy_outputs() {
@@ -111,19 +111,11 @@ Started WholeBucket::copy_outputs() {
 
 }  // namespace
 
-Result<std::unique_ptr<Work>> start_staged_bucket(Bucket& bucket,
-                                                  const Route& route,
-                                                  const BucketSite& site) {
-  if (route.algorithm == Algorithm::kCompressed) {
-    LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
-    if (work != nullptr) {
-      return work;
-    }
-  }
-  if (route.piece_bytes > 0) {
-    return start_in_pieces(bucket, site, route.piece_bytes);
-  }
-  const auto whole = std::make_shared<WholeBucket>(bucket, route.algorithm, site);
+Result<std::unique_ptr<Work>> start_whole(Plane& host,
+                                          Bucket& bucket,
+                                          const Route& route,
+                                          const BucketSite& site) {
+  const auto whole = std::make_shared<WholeBucket>(host, bucket, route, site);
   return std::unique_ptr<Work>(std::make_unique<Sequence>(
       std::vector<Sequence::Start>{[whole] { return whole->copy_inputs(); },
                                    [whole] { return whole->run(); },

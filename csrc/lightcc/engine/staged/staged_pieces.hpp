@@ -9,7 +9,6 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/engine/bucket.hpp"
-#include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/engine/staged/staging.hpp"
 
 namespace lightcc {
@@ -76,7 +75,7 @@ class SliceCutter final : public PieceSource {
 
 /// Starts an all-reduce whose elements are combined each on its own, a broadcast or an all-gather.
 /// Of a broadcast only the root copies to the host; an all-gather may be of any sizes. Otherwise as
-/// start_staged_bucket(). Errors: of output_for().
+/// Plane::start(). Errors: of output_for().
 Result<std::unique_ptr<Work>> start_in_pieces(Bucket& bucket,
                                               const BucketSite& site,
                                               std::size_t piece_bytes);
