@@ -38,7 +38,7 @@ CHECK_COMMITS = 3
 #: Every so manyth element of the second tensor is not zero.
 SPARSE = 100
 SAMPLES = 80
-MAX_RANKS = 10  # Of jobs with torch.
+MAX_RANKS = 10  # Jobs with torch have no more.
 
 
 def bases(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""Checks that identifiers use the words of docs/reference/glossary.md.
+"""Checks that identifiers use the words of docs/reference/glossary.md, and how comments begin.
 
-The glossary's last table lists words that an identifier does not have. Exits 1 and names each
-identifier that has one.
+The glossary's last table lists words that an identifier does not have. A comment that begins with
+"Of" has no subject. Exits 1 and names each identifier and comment that breaks a rule.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ TABLE = "## Words that identifiers do not use"
 
 # Names of tests are claims, so sentences; they may use any word.
 FOLDERS = ("csrc", "harp_plugin/src", "harp_plugin/sim", "harp_plugin/tools", "lightcc")
+COMMENTED = ("harp_plugin", "measure", "tests", "tools")
 PYTHON = {".py", ".pyi"}
-SUFFIXES = {".cpp", ".cu", ".hpp", ".h"} | PYTHON
+SUFFIXES = {".cpp", ".cu", ".hpp", ".h", ".inl"} | PYTHON
 
 PYTHON_TEXT = re.compile(
     r'"""[\s\S]*?"""|#.*|"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'",
 )
 CPP_TEXT = re.compile(r'//.*|/\*[\s\S]*?\*/|^\s*#\s*include.*|"(?:\\.|[^"\\\n])*"', re.MULTILINE)
+GENITIVE = re.compile(r"(//[/!]?<?|#) ?Of ")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -83,6 +85,16 @@ def refused(found: Found, bans: Iterable[Ban]) -> Iterator[Ban]:
             yield ban
 
 
+def genitives_of(files: dict[Path, str]) -> list[str]:
+    """Returns one line for each comment, or line of one, that begins with "Of"."""
+    return [
+        f"{path}:{number}: say what it is, not only of what: {line.strip()}"
+        for path, text in files.items()
+        for number, line in enumerate(text.split("\n"), start=1)
+        if GENITIVE.search(line)
+    ]
+
+
 def problems_of(files: dict[Path, str], bans: list[Ban]) -> list[str]:
     """Returns one line for each identifier that breaks a ban."""
     return [
@@ -99,10 +111,11 @@ def main() -> int:
     bans = read_bans(GLOSSARY.read_text())
     files = {
         path: (ROOT / path).read_text()
-        for path in tracked_files(*FOLDERS)
+        for path in tracked_files(*FOLDERS, *COMMENTED)
         if path.suffix in SUFFIXES
     }
-    problems = problems_of(files, bans)
+    named = {path: text for path, text in files.items() if str(path).startswith(FOLDERS)}
+    problems = problems_of(named, bans) + genitives_of(files)
     for line in problems:
         sys.stderr.write(line + "\n")
     sys.stdout.write(f"words: {len(bans)} refused, {len(problems)} problems\n")

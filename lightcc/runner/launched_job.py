@@ -77,7 +77,7 @@ class LaunchedJob(Job):
         self._slots = dict(elastic.hosts)  # By host, as last told.
         self._leaving: set[str] = set()  # Hosts that got SIGTERM; until their agents end.
         self._ends: dict[int, RankEnd] = {}
-        self._host_of: dict[int, str] = {}  # Of each worker that was ever started.
+        self._host_of: dict[int, str] = {}  # By worker that was ever started.
         self._left_out: set[int] = set()  # Workers that were silent.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe()

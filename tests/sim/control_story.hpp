@@ -29,13 +29,13 @@ enum class Sabotage : std::uint8_t {
 
 struct StoryResult {
   bool ok = false;
-  std::string why;      ///< Of a failure.
+  std::string why;      ///< What a failure said.
   std::string summary;  ///< What was drawn, in one line.
   int ranks = 0;
   bool failed_world = false;  ///< A fault ended the world.
   bool closed = false;        ///< It ended in good order.
   std::uint64_t operations = 0;
-  std::uint64_t inline_results = 0;  ///< Of all-reduces whose inputs went with the reports.
+  std::uint64_t inline_results = 0;  ///< All-reduces whose inputs went with the reports.
   std::uint64_t events = 0;
 };
 

@@ -138,7 +138,7 @@ class Steps {
   Sequencer sequencer_;
   std::vector<Timed> requests_;
   std::vector<std::uint64_t> slot_bytes_;
-  std::deque<TimePoint> ends_;  // Of the buckets under way.
+  std::deque<TimePoint> ends_;  // When buckets under way end.
   TimePoint free_at_{};
 };
 

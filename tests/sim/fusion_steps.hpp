@@ -20,7 +20,7 @@ struct TimedGradient {
 };
 
 struct BucketNetwork {
-  Duration fixed{};           ///< Of a bucket.
+  Duration fixed{};           ///< What a bucket takes.
   double seconds_per_byte{};  ///< In addition.
   Duration update{};          ///< From the last rank to rank 0, and from rank 0 to the last rank.
 
@@ -38,7 +38,7 @@ enum class StepStrategy : std::uint8_t {
 };
 
 struct StepOutcome {
-  Duration end{};  ///< Of the last bucket, since the start of the backward pass.
+  Duration end{};  ///< When the last bucket ends, since the start of the backward pass.
   std::size_t buckets = 0;
   std::uint64_t bytes = 0;  ///< That travelled.
 };

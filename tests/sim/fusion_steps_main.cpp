@@ -24,7 +24,7 @@ using lightcc::sim::StepOutcome;
 using lightcc::sim::StepStrategy;
 using lightcc::sim::TimedGradient;
 
-constexpr std::uint64_t kLimitBytes = std::uint64_t{64} << 20;  // Of auto_fusion, and of plans.
+constexpr std::uint64_t kLimitBytes = std::uint64_t{64} << 20;  // For auto_fusion, and for plans.
 constexpr double kNewsSeconds = 30e-6;  // Over one link of a binary tree of hosts.
 constexpr std::array kFixedMs{0.05, 0.2, 0.5, 2.0};
 constexpr std::array kHosts{2, 8, 64, 256};

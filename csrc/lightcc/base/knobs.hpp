@@ -49,7 +49,7 @@ struct Knobs {
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
   std::int64_t two_level_max_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
-  std::int64_t two_level_chunk_bytes = 0;  ///< Of tests; 0: by the size of the bucket.
+  std::int64_t two_level_chunk_bytes = 0;  ///< For tests; 0: by the size of the bucket.
   // Compressed all-reduce.
   std::string quantize;    ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
   bool topk = false;       ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.

@@ -21,18 +21,18 @@ namespace lightcc {
 class OneShotRounds {
  public:
   static constexpr std::size_t kMaxMembers = 16;
-  /// Of the inputs of all members together.
+  /// The inputs of all members together have no more bytes.
   static constexpr std::size_t kMaxTotal = std::size_t{64} << 10;
-  /// Of what tells one operation from others.
+  /// Nor has what tells one operation from others.
   static constexpr std::size_t kMaxIdentity = 248;
 
-  /// Of shared memory, for 2 to kMaxMembers members.
+  /// What 2 to kMaxMembers members need of shared memory.
   static std::size_t bytes(std::size_t members);
   /// `memory`: bytes(members) of them, 128-byte aligned, and zeroed before any rank had it.
   /// `index`: this rank's among the members.
   OneShotRounds(std::span<std::byte> memory, std::size_t members, std::size_t index);
 
-  /// Of one input.
+  /// Bytes that one input may have.
   std::size_t max_input() const { return stride_; }
 
   enum class Entry : std::uint8_t {

@@ -40,7 +40,7 @@ class SharePlan {
   std::size_t total_ = 0;
   std::size_t members_ = 0;
   std::size_t line_elements_;      ///< In 64 bytes, the unit of cutting.
-  std::size_t lines_of_each_ = 0;  ///< Of a piece; the first `longer_` of all have one more.
+  std::size_t lines_of_each_ = 0;  ///< In a piece; the first `longer_` of all have one more.
   std::size_t longer_ = 0;
   // Shares by counts; empty for even ones.
   std::vector<std::size_t> starts_;

@@ -116,7 +116,7 @@ class Sequencer {
     std::vector<std::int32_t> set_ranks;            // kAddProcessSet.
     InlineInputs inputs;                            // Allreduce: what came with the reports.
     std::uint32_t slot = kNoSlot;
-    bool as_slot_says = true;  // Every report so far was by slot: nothing changed.
+    bool as_slot_says = true;         // Every report so far was by slot: nothing changed.
     std::vector<GroupOfSome> groups;  // Where ranks disagree about it.
     Status error;
     TimePoint since;
@@ -138,7 +138,7 @@ class Sequencer {
   struct BrokenGroup {
     Status error;
     std::size_t ranks = 0;  // That ask for it.
-    std::size_t left = 0;   // Of its operations that have not failed yet.
+    std::size_t left = 0;   // Its operations that have not failed yet.
   };
   using BrokenGroups = std::unordered_map<std::string, BrokenGroup>;
   // One bucket runs while the next one, already announced, waits behind it: the announcement's way

@@ -24,7 +24,7 @@ struct BucketTensor {
   InFlight* operation = nullptr;  ///< Null: this rank has joined and contributes zeros.
   Outcome outcome;                ///< What the operation will get,
   Status status;                  ///< unless something was wrong on this rank alone.
-  std::uint64_t steps = 0;        ///< Of a compressed one: those made so far, on all ranks alike.
+  std::uint64_t steps = 0;        ///< Those a compressed one made so far, on all ranks alike.
 
   const Signature& signature() const { return agreed->signature; }
   const std::vector<std::int64_t>& per_member() const { return agreed->per_member; }
@@ -34,10 +34,10 @@ struct Bucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
-  std::uint64_t sequence = 0;         ///< Of the announcement: the same on all ranks.
+  std::uint64_t sequence = 0;         ///< The announcement's: the same on all ranks.
 };
 
-/// Of all its tensors.
+/// All its tensors lie in it.
 inline MemoryKind memory_kind(const Bucket& bucket) {
   return bucket.tensors.front().signature().memory;
 }

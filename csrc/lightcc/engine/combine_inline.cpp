@@ -43,7 +43,7 @@ class Combiner {
   }
 
  private:
-  using Blocks = std::vector<std::vector<std::size_t>>;  // Of members' indices.
+  using Blocks = std::vector<std::vector<std::size_t>>;  // Indices of members.
 
   struct Inputs {
     std::span<const std::byte> bytes;

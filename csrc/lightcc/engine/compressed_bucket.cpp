@@ -22,7 +22,7 @@ ResidualStore::Key key_of(const Bucket& bucket, const Signature& signature) {
   return {bucket.process_set, signature.name};
 }
 
-/// Of a bucket's tensors.
+/// The residuals of a bucket's tensors.
 using Entries = std::vector<std::shared_ptr<TensorResidual>>;
 
 /// What multiplies the residual when it is sent: the division of an average, and factors of the

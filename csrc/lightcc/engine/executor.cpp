@@ -17,7 +17,7 @@ namespace {
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
 constexpr Duration kUnfinishedInterval = std::chrono::milliseconds(1);
 
-// Of its tensors on one rank, or of an all-gather's result.
+// Its tensors have so many on one rank, or an all-gather's result has.
 std::uint64_t routed_bytes(const Bucket& bucket) {
   const BucketTensor& first = bucket.tensors.front();
   if (first.signature().op != OpType::kAllgather) {

@@ -77,7 +77,7 @@ class Executor {
     return finished_.take();
   }
   std::uint64_t buckets() const { return buckets_; }
-  /// Of them, those whose results came with the announcement.
+  /// Buckets whose results came with the announcement.
   std::uint64_t inline_allreduces() const { return inline_allreduces_; }
   DeviceBuckets device_buckets() const;
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
@@ -119,7 +119,7 @@ class Executor {
   Result<bool> advance_lane(Set& set, std::size_t lane);
   static Result<Progress> advance_work(const Running& running);
   Result<bool> advance_unfinished();
-  /// Of a bucket that is not done; null: it is not to be done before it is finished.
+  /// The bucket is not done; null: it is not to be done before it is finished.
   std::shared_ptr<DeviceEnd> end_on_device(const Running& running) const;
   /// The bucket at the front is done: until `end` on its device, or altogether where that is null.
   void end_front(Set& set, std::deque<Running>& queue, const std::shared_ptr<DeviceEnd>& end);
@@ -133,7 +133,7 @@ class Executor {
   Result<bool> are_inputs_ready(Running& running);
   /// Whether its inputs are for its device to wait for, which then has been told so.
   bool waits_on_device(Running& running);
-  /// Of the operation that brings a tensor; null: it is ready.
+  /// The event of the operation that brings a tensor; null: it is ready.
   static std::shared_ptr<ReadyEvent> ready_event_of(const BucketTensor& tensor);
   /// Nobody asks for it any more, but perhaps the timeline.
   void take_input(Running& running, const BucketTensor& tensor);
@@ -157,13 +157,12 @@ class Executor {
   ResidualStore& residuals_;
   StepCounts step_counts_;
   std::map<std::uint32_t, Set> sets_;
-  std::map<std::uint32_t, GridPosition>
-      compression_positions_;  // Of `sets_`, also after drop_all().
+  std::map<std::uint32_t, GridPosition> compression_positions_;  // They stay after drop_all().
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   UnfinishedBuckets unfinished_;
-  TimePoint last_finished_;        // Of them.
-  std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.
+  TimePoint last_finished_;        // When the last one of them was.
+  std::set<std::uint64_t> turns_;  // Other buckets wait for these.
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;
   std::uint64_t inline_allreduces_ = 0;

@@ -269,7 +269,7 @@ Status HostDiscovery::lead(HostMembership& host, TimePoint deadline) {
     const int rank = rank_in(member.hello, world_id_);
     const auto position = std::find(host.ranks.begin() + 1, host.ranks.end(), rank);
     if (rank < 0 || position == host.ranks.end()) {
-      continue;  // Of another world, or not of this host.
+      continue;  // It is of another world or host.
     }
     const auto index = static_cast<std::size_t>(position - host.ranks.begin());
     LIGHTCC_ASSIGN_OR_RETURN(std::vector<UniqueFd> bell, receive_fds(member.fd.get(), 1, deadline));

@@ -64,7 +64,7 @@ class HostPlane final : public Plane {
   struct Layout {
     bool shared = false;  // All members are on this host: the flat groups need no transport.
     std::optional<Grid> grid;
-    std::vector<std::size_t> own_blocks;  // Of the grid, on this host.
+    std::vector<std::size_t> own_blocks;  // The grid's that are on this host.
   };
 
   Layout layout_of(const std::vector<std::int32_t>& ranks) const;
@@ -89,7 +89,7 @@ class HostPlane final : public Plane {
                          std::span<std::byte> memory) const;
 
   struct Outgoing {
-    std::size_t position = 0;  // Of the receiver on this host.
+    std::size_t position = 0;  // Where the receiver is on this host.
     std::uint32_t process_set = 0;
     UniqueFd fd;
   };

@@ -63,7 +63,7 @@ struct Membership {
   HostMembership host;
   std::optional<ControlLink> parent;     ///< Absent on rank 0.
   std::vector<ControlLink> children;     ///< Local ranks (leader), leaders of child hosts.
-  std::optional<SocketAddress> address;  ///< Of the transport, and of control connections.
+  std::optional<SocketAddress> address;  ///< The transport and control connections have it.
   std::unique_ptr<Transport> transport;  ///< Null where ranks need none to reach others.
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
 };

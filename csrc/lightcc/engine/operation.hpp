@@ -68,9 +68,9 @@ std::span<const std::byte> input_at_hand(const Operation& operation);
 /// The default output: memory that the engine allocates.
 class LIGHTCC_EXPORT OutputBuffer {
  public:
-  /// Of the host, 64-byte aligned.
+  /// Takes memory of the host, 64-byte aligned.
   explicit OutputBuffer(std::size_t bytes);
-  /// Of any kind.
+  /// Keeps memory of any kind.
   OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes);
   ~OutputBuffer() = default;
   OutputBuffer(const OutputBuffer&) = delete;
@@ -86,7 +86,7 @@ class LIGHTCC_EXPORT OutputBuffer {
 /// What became of one Operation.
 struct Outcome {
   std::shared_ptr<OutputBuffer> output;       ///< Where there was no output and no allocator.
-  std::vector<std::int64_t> shape;            ///< Of the output.
+  std::vector<std::int64_t> shape;            ///< The output's.
   std::vector<std::int64_t> received_splits;  ///< Alltoall: rows from each member.
   std::int32_t value = 0;  ///< Join: last rank; kAddProcessSet: the id; recv: the source.
   /// Null: it is finished. Else a device has been given all of it, and memory that it touches has

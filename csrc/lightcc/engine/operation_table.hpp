@@ -27,7 +27,8 @@ struct HandleState {
   std::size_t remaining = 0;
   Status status;  ///< The first failure among its operations.
   std::vector<Outcome> outcomes;
-  std::vector<std::shared_ptr<DeviceEnd>> ends;  ///< Of the outcomes, also when these are taken.
+  std::vector<std::shared_ptr<DeviceEnd>>
+      ends;  ///< Those of the outcomes, also when these are taken.
   std::vector<std::function<void()>> callbacks;  ///< Run once when done. Guarded by the table.
 };
 
@@ -36,7 +37,7 @@ struct InFlight {
   Operation operation;
   Handle handle;
   std::size_t index = 0;             ///< In the handle's outcomes.
-  const std::string* key = nullptr;  ///< Of the table's entry.
+  const std::string* key = nullptr;  ///< Lies in the table's entry.
   const Signature& signature() const { return operation.request.signature; }
 };
 

@@ -95,7 +95,7 @@ class Plane {
   }
   /// Null: they are not made yet, or this rank is no member. Valid until the set is removed.
   virtual PlaneLanes* lanes(std::uint32_t id) = 0;
-  /// Of a set that was added and that this rank is a member of. The same on all of them.
+  /// The set was added and this rank is a member. All members have the same facts.
   virtual PlaneFacts facts(std::uint32_t id) const = 0;
 
   // Memory of this kind.

@@ -38,9 +38,9 @@ class Planes {
     return planes_[index_of(kind)] != nullptr || staging_[index_of(kind)] != nullptr;
   }
   HostPlane& host() const { return *host_; }
-  /// Of a kind of memory; null: there is none.
+  /// Null: there is none for such memory.
   Plane* plane(MemoryKind kind) const { return planes_[index_of(kind)].get(); }
-  /// Of a kind of memory; null: there is none.
+  /// Null: there is none for such memory.
   Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
   /// What make_groups() of one of them may wait for unheard; null: nothing.
   const char* makes_groups_unheard() const;

@@ -27,11 +27,11 @@ struct PlaneFacts {
 
 struct RouteFacts {
   PlaneFacts host;
-  /// Of the plane of the tensors' memory, if that is not the host's; none: it does not take them.
+  /// The plane of the tensors' memory, if that is not the host's; none: it does not take them.
   std::optional<PlaneFacts> own{};
   bool may_stage = false;         ///< The tensors can be copied to the host and back.
   bool may_compress = false;      ///< The set's tensors can be compressed.
-  std::uint64_t piece_bytes = 0;  ///< Of a piece, at most, where they are staged; 0: of any size.
+  std::uint64_t piece_bytes = 0;  ///< A staged piece has no more; 0: it may have any size.
 };
 
 enum class Algorithm : std::uint8_t { kGroup, kAdasum, kCompressed };

@@ -343,7 +343,7 @@ class WorldImpl final : public World {
     return handle;
   }
 
-  // Of a handle that is done. One that has failed on a device ends the world, whose error counts.
+  // The handle is done. One that has failed on a device ends the world, whose error counts.
   Status await_device(const HandleState& state,
                       Until until,
                       const std::function<bool()>& interrupted) {

@@ -86,9 +86,9 @@ struct WorldOptions {
   Epoch epoch;
   Knobs knobs;
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
-  /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
+  /// They serve other memory than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;
-  /// Of memory that no plane serves, and for what its plane does not run: tensors in it travel by
+  /// They are for memory that no plane serves, or whose plane does not run a bucket. It travels by
   /// the host's plane. One for each kind; it outlives the World. (engine/staged/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
   const Clock* clock = &Clock::system();
@@ -121,7 +121,7 @@ struct AllreduceCost {
   bool two_level = false;
   std::uint64_t max_bytes = 0;  ///< Larger buckets run otherwise.
   std::uint64_t samples = 0;
-  double seconds = 0;  ///< Of a bucket without bytes.
+  double seconds = 0;  ///< What a bucket without bytes takes.
   double seconds_per_byte = 0;
 };
 
@@ -129,17 +129,17 @@ struct AllreduceCost {
 struct DeviceBuckets {
   std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
   std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
-  std::uint64_t on_levels = 0;     ///< Of these, on two levels.
-  std::uint64_t unfinished = 0;    ///< Of these, how many it has not finished yet.
+  std::uint64_t on_levels = 0;     ///< Those of them that ran on two levels.
+  std::uint64_t unfinished = 0;    ///< Those of them that it has not finished yet.
 };
 
 /// Counters since the world was made.
 struct WorldStats {
   std::uint64_t operations = 0;           ///< Completed submissions.
   std::uint64_t buckets = 0;              ///< Collectives run for them.
-  std::uint64_t inline_allreduces = 0;    ///< Of those, done by the negotiation.
-  std::uint64_t one_shot_allreduces = 0;  ///< Of those, combined by each rank of the host.
-  DeviceBuckets device_buckets;           ///< Of those, on memory that is not the host's.
+  std::uint64_t inline_allreduces = 0;    ///< Buckets that the negotiation did.
+  std::uint64_t one_shot_allreduces = 0;  ///< Buckets that each rank combined for itself.
+  DeviceBuckets device_buckets;           ///< Buckets on memory that is not the host's.
   std::uint64_t payload_bytes = 0;        ///< Input bytes of completed submissions.
   std::uint64_t network_bytes_sent = 0;
   std::uint64_t network_bytes_received = 0;
@@ -156,7 +156,7 @@ struct WorldStats {
 /// What top-k compression remembers of one tensor on one rank, to be loaded again.
 struct SavedCompression {
   std::uint32_t process_set = kGlobalProcessSet;
-  std::string name;  ///< Of the operation.
+  std::string name;  ///< The operation's.
   Bytes bytes;
 };
 
@@ -213,7 +213,7 @@ class World {
 
   // What a device has been given and not finished.
 
-  /// Of a handle that was waited for: has what `stream` is given from now on wait for the results,
+  /// The handle was waited for. Has what `stream` is given from now on wait for the results,
   /// on their device, whose handle `stream` is. False: it cannot wait, as it is being captured into
   /// a graph. Errors: what the operations failed with; kSystem. Blocks: where the stream is full.
   virtual Result<bool> order(const Handle& handle, std::uintptr_t stream) = 0;

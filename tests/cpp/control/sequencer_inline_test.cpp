@@ -22,7 +22,7 @@ using testing::Negotiation;
 using testing::operation;
 using testing::world_of;
 
-constexpr std::size_t kBytes = 16;  // Of allreduce().
+constexpr std::size_t kBytes = 16;  // What allreduce() has.
 
 /// An input whose bytes are all `value`.
 InlineInput input(std::int32_t rank, int value, std::size_t bytes = kBytes) {

@@ -77,7 +77,7 @@ TEST(Sequencer, beyond_the_capacity_operations_travel_in_full) {
   EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 1, kNoSlot, kNoSlot}));
 }
 
-// Of what the members say in full or mean by a slot, whoever comes first.
+// Members say it in full or mean it by a slot, whoever comes first.
 TEST(Sequencer, the_greatest_number_of_steps_ahead_is_announced) {
   Negotiation n(world_of(3));
   const auto ahead = [](std::int64_t steps) {

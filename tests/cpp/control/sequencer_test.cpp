@@ -321,7 +321,7 @@ TEST(Sequencer, a_lane_takes_two_buckets_and_then_one_for_each_that_is_done) {
   n.sequencer.on_bucket_done(0, 0, n.now);
   n.sequencer.on_bucket_done(0, 0, n.now);
   EXPECT_EQ(n.sequencer.take_commands(n.now).size(), 2U);
-  n.sequencer.on_bucket_done(7, 0, n.now);  // Of no set, of no lane: nothing happens.
+  n.sequencer.on_bucket_done(7, 0, n.now);  // No set, no lane: nothing happens.
   n.sequencer.on_bucket_done(0, 99, n.now);
   n.expect_silence();
 }

@@ -41,7 +41,7 @@ class Training {
 
   // All that ranks ask for in a step; then all of them go on at once.
   void step(const std::vector<Ask>& asks) {
-    std::multimap<Duration, Ask> in_order;  // Of those at one time, who is named first asks first.
+    std::multimap<Duration, Ask> in_order;  // Who is named first asks first.
     for (const Ask& ask : asks) {
       in_order.emplace(ask.after, ask);
     }

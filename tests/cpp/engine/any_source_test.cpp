@@ -216,7 +216,7 @@ struct Received {
 
 void play(unsigned seed) {
   SCOPED_TRACE(seed);
-  constexpr int kMessages = 6;  // Of each pair and sequence.
+  constexpr int kMessages = 6;  // Each pair and sequence has so many.
   Ranks ranks(seed);
   struct Call {
     int rank;

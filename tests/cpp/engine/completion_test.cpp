@@ -147,7 +147,7 @@ TEST(Completion, of_what_is_pending_at_shutdown_or_failure_tells_the_error) {
         ++calls;
       };
       if (rank == 1 || leaves) {
-        // Of different names: none of them can be carried out.
+        // Names differ, so none of them can be carried out.
         EXPECT_TRUE(
             world.submit(only(allreduce_of("lonely" + std::to_string(rank), data)), done, {}).ok());
       }

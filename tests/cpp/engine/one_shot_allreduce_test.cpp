@@ -88,7 +88,7 @@ class OneShot : public ::testing::Test {
   }
   OneShot() : segment_(made()), first_(0, mapped(segment_)), second_(1, mapped(segment_)) {}
 
-  const std::array<float, 2> sum_{3.0F, 6.0F};  // Of 1 and 2.
+  const std::array<float, 2> sum_{3.0F, 6.0F};  // From 1 and 2.
   ShmSegment segment_;
   Rank first_;
   Rank second_;

@@ -21,7 +21,7 @@
 namespace lightcc::cuda::testing {
 
 struct CompressedTraining {
-  /// Of the tensors. Those of the first one differ from step to step.
+  /// What tensors have. Elements of the first one differ from step to step.
   std::vector<std::size_t> elements;
   int void_rank = 0;  ///< Its input of step kVoidStep has an infinity.
   std::uint32_t process_set = 0;

@@ -221,7 +221,7 @@ Status load_on(int capability, const std::string& settings, const std::vector<Cu
 TEST(CudaDriver, machine_code_is_taken_where_there_is_some_for_the_gpu) {
   const FakeCubins cubins(86);
   EXPECT_EQ(load_on(86, "ptx=0", cubins.get()).message(), "");
-  EXPECT_EQ(load_on(89, "ptx=0", cubins.get()).message(), "");  // Of the same major number.
+  EXPECT_EQ(load_on(89, "ptx=0", cubins.get()).message(), "");  // It has the same major number.
   for (const int other : {80, 90}) {
     EXPECT_FALSE(load_on(other, "ptx=0", cubins.get()).ok()) << other;
     EXPECT_EQ(load_on(other, "ptx=1", cubins.get()).message(), "") << other;

@@ -135,7 +135,7 @@ class Merge {
   std::vector<TopkListView> views_;
   std::vector<MergeList> lists_;
   std::vector<u32> begins_;
-  std::vector<u32> is_nan_ = {0};  // Of the heap, as a GPU has it.
+  std::vector<u32> is_nan_ = {0};  // On the heap, as a GPU has it.
   std::size_t capacity_ = 0;
 };
 
@@ -164,7 +164,7 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
   for (const DataType dtype : kFloatTypes) {
     Rng rng(seed());
     const TopkFormat format{.dtype = dtype};
-    // Of different sizes, and of one list, three or as many as there may be.
+    // Sizes differ, and there are one list, three or as many as there may be.
     std::vector<std::unique_ptr<Merge>> merges;
     std::vector<Merge*> together;
     std::deque<Buffer> lists;

@@ -373,7 +373,7 @@ TEST(CudaRows, what_nccl_does_not_end_ends_with_the_error) {
   EXPECT_GE(failed, 1);
 }
 
-/// Of one GPU, without a world.
+/// The clock of one GPU, without a world.
 class GpuClockTest : public ::testing::Test {
  protected:
   void TearDown() override {

@@ -36,7 +36,7 @@ using testing::Framework;
 using testing::run_gpu_job;
 using testing::Tensor;
 
-/// Of a piece. Pinned memory comes in pages.
+/// A piece has a page, as pinned memory comes in pages.
 constexpr std::size_t kPieceBytes = 4096;
 constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
 

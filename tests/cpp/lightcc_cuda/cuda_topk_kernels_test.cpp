@@ -50,9 +50,9 @@ struct Case {
   double ratio = 0.01;
   bool exact = false;
   bool fp16 = false;
-  std::vector<double> momenta = {0.0, 0.0, 0.0, 0.0};  ///< Of each step.
+  std::vector<double> momenta = {0.0, 0.0, 0.0, 0.0};  ///< Each step has its own.
   std::optional<std::size_t> void_step{};              ///< In which an element is infinite.
-  std::size_t shift = 0;                               ///< Of the shard's address.
+  std::size_t shift = 0;  ///< How far the shard's address is from an aligned one.
 };
 
 class CudaTopkKernels : public testing::TopkKernelsTest {};

@@ -193,7 +193,7 @@ Status failure_of_step(const std::string& call, int code, int turn) {
 TEST_F(CudaTopkRefusals, a_call_that_fails_is_a_typed_error_and_undoes_nothing_else) {
   struct Call {
     const char* name;
-    int calls;  ///< Of a step and a merge.
+    int calls;  ///< A step and a merge make so many.
   };
   for (const Call& call : {Call{"cuMemAlloc_v2", 2},
                            Call{"cuMemHostAlloc", 2},

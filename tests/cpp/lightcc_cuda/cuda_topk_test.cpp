@@ -97,7 +97,7 @@ struct Case {
   bool exact = false;
   bool fp16 = false;
   double momentum = 0.0;
-  std::size_t shift = 0;  ///< Of the shards, from an aligned address.
+  std::size_t shift = 0;  ///< How far shards are from an aligned address.
   std::uint64_t steps = 4;
 };
 

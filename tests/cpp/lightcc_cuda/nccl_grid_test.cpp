@@ -109,7 +109,7 @@ std::vector<Numbers> reduce(World& world,
     total += numbers.size() + (how.is_apart ? 64 : 0);
   }
   std::vector<Operation> operations;
-  std::vector<Tensor> memory;  // Of all tensors.
+  std::vector<Tensor> memory;  // All tensors lie in it.
   if (framework != nullptr) {
     Numbers all(total);
     for (std::size_t i = 0; i < data.size(); ++i) {

@@ -32,8 +32,8 @@ inline Status finish(Work& work) {
 
 struct MembersOptions {
   int members = 2;
-  std::string gpus = {};  ///< Of the fake driver, beside what all have.
-  std::string nccl = {};  ///< Of the fake NCCL.
+  std::string gpus = {};  ///< What the fake driver has, beside what all have.
+  std::string nccl = {};  ///< What the fake NCCL has.
 };
 
 /// Runs them with memory that "GPUs" and the host read. Afterwards nothing of the driver's or

@@ -403,7 +403,7 @@ TEST(NcclAgreement, objects_to_a_gpu_of_two_ranks_and_to_a_rank_without) {
             "rank 1: no NCCL, because it cannot be opened");
 }
 
-/// Of a GPU whose driver tells its UUID.
+/// The card of a GPU whose driver tells its UUID.
 NcclCard card_of(const std::string& uuid, const std::string& bus, int version = 21805) {
   NcclCard card = card_at(bus, version);
   card.uuid = uuid;

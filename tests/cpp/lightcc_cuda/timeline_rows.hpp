@@ -71,7 +71,7 @@ class TimelineFile {
     }
     return found;
   }
-  /// Of all GPUs.
+  /// The slices of all GPUs.
   std::vector<Slice> of_gpus() const {
     std::vector<Slice> found;
     for (const Slice& slice : slices_) {

@@ -20,7 +20,7 @@ namespace lightcc::cuda::testing::topk_jobs {
 
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 4001;
-/// Of a step of float32 in steady state.
+/// A step of float32 makes so many in steady state.
 constexpr int kLaunches = 17;
 
 using ByRank = std::vector<std::vector<Numbers>>;

@@ -223,7 +223,7 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
   return step;
 }
 
-/// Of a step that counts, unless a list of its own is not finite.
+/// The step counts, unless a list of its own is not finite.
 inline void commit_topk_step(const std::vector<TopkTensor>& rows, Rng& rng) {
   const TopkArguments arguments{.tensors = rows.data(),
                                 .tile_counters = nullptr,

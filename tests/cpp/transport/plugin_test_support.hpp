@@ -40,7 +40,7 @@ inline const std::vector<PluginUnderTest> kPlugins = {
 #endif
 };
 
-/// Of tests that run once for each plugin.
+/// Names tests that run once for each plugin.
 inline std::string plugin_name(const ::testing::TestParamInfo<PluginUnderTest>& info) {
   return info.param.name;
 }

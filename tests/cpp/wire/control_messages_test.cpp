@@ -243,7 +243,7 @@ TEST(ControlMessagesTest, results_follow_their_tensor) {
 TEST(ControlMessagesTest, inputs_and_results_that_are_none_are_refused) {
   expect_refused("01010142ac0200");                      // No input, where some are said to come.
   expect_refused("01010142ac02010103aabb");              // Cut off.
-  expect_refused("010100430101");                        // Of a rank that leaves.
+  expect_refused("010100430101");                        // A rank that leaves has none.
   expect_refused("0201010100000107000000020000");        // An empty result.
   expect_refused("0201010100000107000000020004aabbcc");  // Cut off.
   expect_refused("0201010100000107000000040000");        // An unknown flag.

@@ -80,7 +80,7 @@ class Story:
         self.kept: dict[str, int] = {}  # Steps in the newest commit, by host.
         self.begins = 0  # Plans that begin from a commit.
         self.frozen: set[int] = set()
-        self.loops: set[int] = set()  # Of the frozen ones: those that still answer.
+        self.loops: set[int] = set()  # Those frozen that still answer.
         self.orphans: set[int] = set()  # Their agent is gone.
         self.state: dict[int, int] = {}  # Steps that a worker's state has behind it.
         self.now = 0.0

@@ -29,3 +29,10 @@ BANS = check_words.read_bans(
 def test_a_refused_word_is_found(path: str, line: str, name: str) -> None:
     (problem,) = check_words.problems_of({Path(path): f"\n{line}\n"}, BANS)
     assert problem.startswith(f"{path}:2: {name}: say ")
+
+
+def test_a_comment_that_begins_with_of_is_found() -> None:
+    of = "Of"  # In one piece, this file would be found.
+    lines = [f"int a;  ///< {of} the list.", f"// {of} it.", "int of;  // Often.", f"# {of} all."]
+    problems = check_words.genitives_of({Path("csrc/a.cpp"): "\n".join(lines)})
+    assert [problem.split(":")[1] for problem in problems] == ["1", "2", "4"]

@@ -15,7 +15,7 @@ namespace lightcc {
 
 /// The same on all members.
 struct GridGroupOptions {
-  std::size_t chunk_bytes = 0;  ///< Of the pipeline; 0: by the size of the bucket.
+  std::size_t chunk_bytes = 0;  ///< The pipeline's; 0: by the size of the bucket.
   /// Larger operations are left to the flat group.
   std::size_t max_bytes = std::size_t{1} << 30;
   /// The flat group's number of member i of block b, at b * n + i; empty: the same.
@@ -32,7 +32,7 @@ struct GridGroupOptions {
 struct GridPosition {
   std::size_t blocks = 1;
   std::size_t block = 0;
-  std::size_t members = 1;  ///< Of each block.
+  std::size_t members = 1;  ///< Each block has so many.
   std::size_t member = 0;
   bool operator==(const GridPosition&) const = default;
 };

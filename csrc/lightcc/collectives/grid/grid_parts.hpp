@@ -22,7 +22,7 @@ class GridPartStages : public GridStages {
                  std::size_t element_bytes)
       : GridPartStages(state, plan_of(state, counts, element_bytes)) {}
 
-  /// Of the whole, the elements of `chunk` that `member` of `block` has.
+  /// The elements of `chunk` that `member` of `block` has, counted from the first of all.
   ElementRange piece(std::size_t chunk, std::size_t block, std::size_t member) const {
     return plan_.piece(chunk, state().flat(block, member));
   }

@@ -23,14 +23,14 @@ struct GridState {
   std::size_t me() const { return static_cast<std::size_t>(levels.intra->rank()); }
   std::size_t blocks() const { return static_cast<std::size_t>(levels.inter.front()->size()); }
   std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
-  /// Of all members, in the order of the flat group: `member` of `block`.
+  /// The flat group's number of `member` of `block`.
   std::size_t flat(std::size_t block, std::size_t member) const {
     const std::size_t position = block * members() + member;
     return options.order.empty() ? position : options.order[position];
   }
-  /// Of the pipeline, for data of `bytes` in all.
+  /// What a chunk of the pipeline has, where the data has `bytes` in all.
   std::size_t chunk_bytes(std::size_t bytes) const;
-  /// Of the pipeline: while every inter group works on a chunk, one more is ready to follow.
+  /// The pipeline's: while every inter group works on a chunk, one more is ready to follow.
   std::size_t lead() const { return levels.inter.size() + 1; }
 };
 

@@ -45,7 +45,7 @@ class GridWork final : public Work {
 
   std::shared_ptr<GridState> state_;  ///< Null: there are no levels to end.
   std::unique_ptr<PipelineStages> stages_;
-  std::size_t step_ = 0;       ///< Of the schedule, that the intra level is at.
+  std::size_t step_ = 0;       ///< Where the intra level is in the schedule.
   std::size_t scattered_ = 0;  ///< Chunks whose scatter is done.
   std::unique_ptr<Work> intra_work_;
   std::vector<Exchange> exchanges_;

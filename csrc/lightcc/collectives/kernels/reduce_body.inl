@@ -267,7 +267,7 @@ class Kernel {
   using Lane = typename Type::Lane;
   using Factor = typename Type::Factor;
   using V = Vector<Lane>;
-  /// Of a vector's elements in memory.
+  /// What a vector's elements take in memory.
   static constexpr std::size_t kBytes = kVectorBytes / sizeof(Lane) * Type::kElementBytes;
 
   /// Combines and stores `Unroll` vectors at byte `at`. `Bytes` is kBytes, or 0 for a last vector

@@ -48,7 +48,7 @@
 namespace lightcc {
 namespace {
 
-// Of contributions waiting to be combined; about an L2 cache.
+// Contributions that wait to be combined have so many; about an L2 cache.
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 // Below this a message costs more than the overlap that it buys.
 constexpr std::size_t kMinExchangeBytes = std::size_t{32} << 10;

@@ -77,7 +77,7 @@ class NetExchange final : public NetReduction {
 
   bool streaming_ = false;        ///< Two members: reduce out of the transport's fragments.
   std::size_t lead_ = 0;          ///< min(kExchangeDepth, chunks).
-  ChunkSchedule schedule_{0, 1};  ///< Of positions; without `gather`, shares alone.
+  ChunkSchedule schedule_{0, 1};  ///< Orders positions; without `gather`, shares alone.
   std::size_t reduced_ = 0;       ///< Chunks whose own share is combined.
   std::vector<Peer> peers_;
   std::byte* stage_ = nullptr;

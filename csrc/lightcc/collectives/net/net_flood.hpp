@@ -44,7 +44,7 @@ class NetFlood final : public NetWork {
   Reduction reduction_;
   std::vector<SendQueue> sends_;
   std::vector<RecvQueue> recvs_;
-  std::byte* inputs_ = nullptr;  ///< Of member m at m * slot_bytes_.
+  std::byte* inputs_ = nullptr;  ///< That of member m is at m * slot_bytes_.
   std::size_t slot_bytes_ = 0;
   bool combined_ = false;
 };

@@ -13,7 +13,7 @@ namespace lightcc {
 
 /// The chunk size must be the same on all members: they derive the messages from it.
 struct NetGroupOptions {
-  std::size_t chunk_bytes = std::size_t{512} << 10;  ///< Of one message of a large transfer.
+  std::size_t chunk_bytes = std::size_t{512} << 10;  ///< In one message of a large transfer.
   SimdLevel simd = SimdLevel::kPlain;
 };
 

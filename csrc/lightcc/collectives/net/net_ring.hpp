@@ -29,8 +29,8 @@ class NetRing final : public NetReduction {
   /// What one position of the sequence is.
   struct Item {
     std::size_t chunk = 0;
-    std::size_t step = 0;       ///< Of its chunk: 0 .. steps_ - 1.
-    std::size_t lane = 0;       ///< Of kDepth.
+    std::size_t step = 0;       ///< Its chunk's: 0 .. steps_ - 1.
+    std::size_t lane = 0;       ///< One of kDepth.
     std::size_t lane_step = 0;  ///< Steps of its lane before it: says which of two buffers it uses.
   };
 
@@ -55,8 +55,8 @@ class NetRing final : public NetReduction {
 
   std::size_t members_ = 0;
   std::size_t rank_ = 0;
-  std::size_t steps_ = 0;      ///< Of each chunk.
-  std::size_t positions_ = 0;  ///< Of the whole sequence.
+  std::size_t steps_ = 0;      ///< Each chunk takes so many.
+  std::size_t positions_ = 0;  ///< The whole sequence has so many.
   SendQueue sends_;
   RecvQueue recvs_;
   std::byte* buffers_ = nullptr;

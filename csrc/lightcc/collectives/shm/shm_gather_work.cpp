@@ -34,7 +34,7 @@ class GatherWork final : public ShmWork {
   bool publish();
   bool collect();
 
-  BucketView bucket_;  // Of bytes.
+  BucketView bucket_;  // Its elements are bytes.
   SharePlan blocks_;
   std::size_t own_rounds_ = 0;  // In which this member publishes.
   void (*copy_out_)(std::byte*, const std::byte*, std::size_t);

@@ -16,9 +16,8 @@ namespace lightcc {
 
 /// The same on all members, except `simd`. Values out of range are moved into it.
 struct ShmGroupOptions {
-  std::size_t chunk_bytes = std::size_t{256}
-                            << 10;  ///< Of one pipeline round, all shares together.
-  int depth = 4;                    ///< Rounds in flight, 1..64.
+  std::size_t chunk_bytes = std::size_t{256} << 10;  ///< All shares of a pipeline round together.
+  int depth = 4;                                     ///< Rounds in flight, 1..64.
   /// An allreduce of at most so many bytes is a direct exchange: everyone publishes all of its
   /// input.
   std::size_t direct_bytes = std::size_t{8} << 10;

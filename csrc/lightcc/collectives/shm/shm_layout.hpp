@@ -43,7 +43,7 @@ struct ShmLayout {
   std::size_t pair_line(std::size_t writer, std::size_t reader) const {
     return (size + writer * size + reader) * kShmLine;
   }
-  /// Of the first slot; the others follow. `writer` and `reader` differ.
+  /// Where the first slot is; the others follow. `writer` and `reader` differ.
   std::size_t scatter_window(std::size_t writer, std::size_t reader) const {
     const std::size_t index = writer * (size - 1) + reader - (reader > writer ? 1 : 0);
     return scatter_base_ + index * depth * slot_bytes;

@@ -18,7 +18,7 @@ namespace lightcc {
 
 struct BlockLayout {
   SharedBuffer memory;
-  std::vector<std::size_t> bytes;  ///< Of each block.
+  std::vector<std::size_t> bytes;  ///< Each block has so many.
 
   std::byte* start_of(std::size_t block) const {
     const auto end = bytes.begin() + static_cast<std::ptrdiff_t>(block);

@@ -96,9 +96,9 @@ std::vector<TensorBatch> series_of(const std::vector<TensorBatch>& batches,
 
 /// What the members of a block say of the tensors of a series.
 struct MemberHeaders {
-  std::vector<std::size_t> starts;  // Of each tensor's numbers.
+  std::vector<std::size_t> starts;  // Where each tensor's numbers begin.
   std::vector<std::uint64_t> own;
-  std::vector<std::uint64_t> all;  // Of all members, one after another.
+  std::vector<std::uint64_t> all;  // What all members say, one after another.
 };
 
 /// Batches take the place of chunks. The first of a series brings all of it to its lists, and the
@@ -276,7 +276,7 @@ class CompressedStages final : public PipelineStages {
   Group* shards_;
   bool stages_shards_;
   std::vector<TensorBatch> batches_;  // That are exchanged together.
-  std::vector<TensorBatch> series_;   // Of each batch: that are compressed together.
+  std::vector<TensorBatch> series_;   // For each batch, those that are compressed with it.
   std::vector<std::unique_ptr<CompressedItem>> items_;
   std::vector<TopkItem*> topk_;            // The same, if they are these,
   std::vector<QuantizedItem*> quantized_;  // or these.

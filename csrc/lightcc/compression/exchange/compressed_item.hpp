@@ -29,7 +29,7 @@ namespace lightcc {
 using CompressedBuffer = std::unique_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
 /// The same, kept by all tensors that have a part of it.
 using SharedBuffer = std::shared_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
-/// Of at least one byte, so that it has an address.
+/// It has at least one byte, and so an address.
 CompressedBuffer make_compressed_buffer(std::size_t bytes);
 
 struct CompressedTensor {

@@ -40,8 +40,8 @@ class MemberSpans {
 /// What members of a block pass on to each other.
 struct GatheredSpans {
   explicit GatheredSpans(std::size_t members) : shards(members), lists(members) {}
-  MemberSpans shards;  ///< Of elements.
-  MemberSpans lists;   ///< Of bytes.
+  MemberSpans shards;  ///< They count elements.
+  MemberSpans lists;   ///< They count bytes.
 };
 
 }  // namespace lightcc

@@ -25,7 +25,7 @@ struct TopkBlockJob {
   double momentum = 0.0;
   std::uint64_t threshold = 0;  ///< Magnitude, as the bits of a lane without its sign.
   bool stream = false;          ///< Write residual and velocity past the caches.
-  /// Of selected elements. Room for count + kTopkBlockSlack.
+  /// Where selected elements are. Room for count + kTopkBlockSlack.
   std::uint16_t* offsets = nullptr;
   /// Lanes: acc of selected elements, or of all when accumulating. Room for count +
   /// kTopkBlockSlack.

@@ -6,7 +6,7 @@
 //   m = 2   c                  each gets the other's codes, and both add the same two in order
 //   m > 2   2 (m - 1) / m c    each adds one part up, quantises the sum, and all get that
 //
-// Of the part that a member adds up, it needs no codes of its own: it adds the elements themselves,
+// A member needs no codes of its own of the part that it adds up: it adds the elements themselves,
 // and what the sum's codes do not say is its new residual there. A residual of the sum that went
 // through the member's own codes, which suit its elements and not the sum, would be owed for long.
 // So everybody decodes the same bytes: replicas have the same bits. Lengths follow from the tensor,
@@ -77,9 +77,9 @@ class QuantizedItem final : public CompressedItem {
 
   QuantizedFormat format_;
   CompressedBuffer own_;  // Codes of the own shard, part after part, without the own part.
-  SharedBuffer all_;      // Of all blocks for the shard, or of the others for the own part of it.
-  SharedBuffer sums_;     // Of all parts.
-  std::vector<std::span<const std::byte>> parts_;  // Of all_, and then of sums_ where there are.
+  SharedBuffer all_;      // Has parts_ as blocks sent them.
+  SharedBuffer sums_;     // Has the sums of all parts.
+  std::vector<std::span<const std::byte>> parts_;  // In all_, and then in sums_.
   std::vector<std::byte*> sum_parts_;              // In sums_.
 };
 

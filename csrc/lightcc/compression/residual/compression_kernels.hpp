@@ -65,7 +65,7 @@ class CompressionKernels {
 
   // For several tensors at once. Neither steps nor sums need to outlive the call.
 
-  /// Of states that these kernels made, no two of which are the same. Where it fails, states may be
+  /// These kernels made the states, no two of which are the same. Where it fails, states may be
   /// pending. `request.level` is of host memory alone.
   virtual Result<std::unique_ptr<Work>> compress(std::span<const TopkStep> steps) = 0;
   virtual Result<std::unique_ptr<Work>> merge(std::span<const TopkSum> sums) = 0;

@@ -151,7 +151,7 @@ class HostResidual final : public ShardResidual {
   detail::LanePair residual_;
   detail::LanePair velocity_;  // Exists with momentum correction.
 
-  // Of the step that is pending.
+  // The pending step's.
   Pending pending_ = Pending::kNone;
   StepEnergy energy_;
   detail::TopkForecast next_forecast_;

@@ -19,7 +19,7 @@ Result<bool> HostResidual::quantize(const std::byte* shard,
                       "quantising while a step is neither committed nor rolled back");
   }
   begin(0.0, level);    // A step without momentum.
-  next_forecast_ = {};  // Of the next top-k step, if there is one.
+  next_forecast_ = {};  // The next top-k step finds its own.
   const QuantizedFormat format{.dtype = dtype_, .compressor = compressor};
   bool finite = true;
   for (std::size_t i = 0; i < parts.size(); ++i) {

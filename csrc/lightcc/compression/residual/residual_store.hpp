@@ -30,9 +30,9 @@ namespace lightcc {
 struct TensorResidual {
   GridPosition position;
   DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;               ///< Of the tensor.
-  CompressionKernels* kernels = nullptr;  ///< Of the memory that the state is in.
-  std::unique_ptr<ShardResidual> state;   ///< Of this rank's shard.
+  std::size_t elements = 0;               ///< The tensor has so many.
+  CompressionKernels* kernels = nullptr;  ///< Those that made the state.
+  std::unique_ptr<ShardResidual> state;   ///< What this rank keeps back of its shard.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
   double send_factor = 0.0;  ///< Multiplies the residual when it is sent; 0: not known.
@@ -58,9 +58,9 @@ struct TensorUsage {
 /// Bytes since the store was made, on this rank.
 struct CompressionCounters {
   std::uint64_t tensors = 0;      ///< Compressed all-reduces.
-  std::uint64_t on_device = 0;    ///< Of them, those whose elements a GPU selected.
-  std::uint64_t dense_bytes = 0;  ///< Of their tensors.
-  std::uint64_t sent_bytes = 0;   ///< Of lists (or dense shards) handed to the transport.
+  std::uint64_t on_device = 0;    ///< Those of them whose elements a GPU selected.
+  std::uint64_t dense_bytes = 0;  ///< Their tensors have so many.
+  std::uint64_t sent_bytes = 0;   ///< In lists (or dense shards) handed to the transport.
   std::uint64_t passes = 0;       ///< Over a shard; one for each tensor in steady state.
 };
 
@@ -91,7 +91,7 @@ class ResidualStore {
   CompressionCounters& counters() { return counters_; }
   const CompressionCounters& counters() const { return counters_; }
 
-  /// Of every tensor.
+  /// What is remembered of each tensor.
   std::vector<TensorUsage> usage() const;
   /// Logs `what` and `why`, unless `why` was logged before.
   void say_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);

@@ -15,7 +15,7 @@ namespace lightcc {
 namespace {
 
 constexpr std::string_view kMagic = "lcctopk";
-constexpr std::string_view kPowerSgdMagic = "lcclowr";  // Of releases that had it.
+constexpr std::string_view kPowerSgdMagic = "lcclowr";  // Older releases wrote it.
 constexpr std::uint8_t kVersion = 1;
 constexpr std::size_t kHeaderBytes = 50;
 constexpr std::size_t kChecksumBytes = std::tuple_size_v<Sha256Digest>;

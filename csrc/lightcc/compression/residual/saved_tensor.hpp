@@ -20,10 +20,10 @@ inline constexpr std::size_t kMaxMembers = std::size_t{1} << 20;
 struct SavedTensor {
   GridPosition position;
   DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;  ///< Of the tensor.
+  std::size_t elements = 0;  ///< The tensor has so many.
   std::uint64_t steps = 0;
   double factor = 0.0;               ///< TensorResidual::send_factor.
-  std::span<const std::byte> state;  ///< Of ShardResidual::save().
+  std::span<const std::byte> state;  ///< What ShardResidual::save() gave.
 };
 
 /// kInvalidArgument: "saved compression state", then `what`.

@@ -33,7 +33,7 @@ class ShardResidual {
   virtual void commit() = 0;
   /// Forgets the pending step: the state is what it was before, bit for bit. Nothing without one.
   virtual void rollback() = 0;
-  /// Of the step that is pending, or was the last one; of no use where that was not finite. What
+  /// What the pending step, or the last one, has; of no use where that was not finite. What
   /// came into a step that travelled dense had the residual in it already.
   virtual StepEnergy energy() const = 0;
   /// Appends the state to `out`: everything that later results depend on, bit for bit. Errors:

@@ -13,11 +13,11 @@ namespace lightcc {
 namespace {
 
 constexpr std::size_t kRunElems = 64;
-constexpr std::size_t kRuns = 32;  // Of a sample; up to the double of that.
+constexpr std::size_t kRuns = 32;  // A sample has up to twice as many.
 /// Odd, so that steps times this, modulo a power of two, come to every number, far from each other.
 constexpr std::uint64_t kScatter = 0x9e3779b97f4a7c15;
 
-/// Of means: about so many steps count.
+/// About so many steps count in means.
 constexpr std::uint64_t kRecentSteps = 100;
 
 template <typename Wire, typename Decode>

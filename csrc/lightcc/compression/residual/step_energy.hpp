@@ -18,8 +18,8 @@ namespace lightcc {
 
 /// Sums of squares over a whole shard, estimated from the sample.
 struct StepEnergy {
-  double input = 0.0;  ///< Of what came in, before the residual is added.
-  double kept = 0.0;   ///< Of the residual now.
+  double input = 0.0;  ///< What came in has it, before the residual is added.
+  double kept = 0.0;   ///< The residual has it now.
 };
 
 /// `shard`: `numel` elements of `dtype`, any alignment; null: zeros. `residual`: as many lanes,
@@ -35,7 +35,7 @@ struct CompressionUsage {
   std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
   std::uint64_t dense_bytes = 0;  ///< As those of CompressionCounters.
   std::uint64_t sent_bytes = 0;
-  StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
+  StepEnergy energy;           ///< Means over about the last 100 steps of this rank's shard.
   std::uint64_t measured = 0;  ///< Steps whose energy was measured.
 
   void add(const StepEnergy& one);

@@ -43,7 +43,7 @@ void for_each_block_part(const TopkListView& list,
   std::size_t entry = 0;
   for (std::size_t block = 0; block < list.num_blocks; ++block) {
     const std::size_t entries_end = entry + list.block_count(block);
-    const std::size_t block_begin = block * kTopkBlockElems;  // Of the block's phase 0.
+    const std::size_t block_begin = block * kTopkBlockElems;  // Where its phase is 0.
     const bool is_touched = begin < end && begin + list.phase < block_begin + kTopkBlockElems &&
                             end + list.phase > block_begin;
     if (is_touched) {

@@ -149,7 +149,7 @@ class MagnitudeSample {
   std::optional<double> magnitude_reached_by(std::size_t k, std::size_t count) const;
 
  private:
-  // Of a float32: 8 bits of exponent, 4 of the fraction.
+  // A bin is 8 bits of exponent and 4 of the fraction of a float32.
   static constexpr unsigned kShift = 19;
   static constexpr std::size_t kBins = std::size_t{1} << (31 - kShift);
   static constexpr double kMax = std::numeric_limits<float>::max();

@@ -47,7 +47,7 @@ class TopkBatch : public ExchangeBatch<TopkItem> {
   Status read_headers();
 
   std::vector<std::uint64_t> header_;
-  std::vector<std::uint64_t> headers_;  // Of all blocks.
+  std::vector<std::uint64_t> headers_;  // What all blocks said.
 };
 
 TopkBatch::Started TopkBatch::exchange_headers() {
@@ -135,7 +135,8 @@ std::unique_ptr<Work> make_topk_exchange(std::span<TopkItem* const> items, Group
   starts.emplace_back([batch] { return batch->exchange_merged(); });
   for (TopkItem* const item : items) {
     if (item->exchange() == TopkExchange::kDense) {
-      starts.emplace_back([item, &inter] { return TopkBatch::Started(item->exchange_dense(inter)); });
+      starts.emplace_back(
+          [item, &inter] { return TopkBatch::Started(item->exchange_dense(inter)); });
       starts.emplace_back([item] {
         item->check_dense();
         return TopkBatch::Started(nullptr);

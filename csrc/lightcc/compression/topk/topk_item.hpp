@@ -67,7 +67,7 @@ class TopkItem final : public CompressedItem {
   using Lists = std::span<const std::span<const std::byte>>;
 
   std::size_t room() const { return max_list_bytes(shard().size_elems(), capacity_, format_); }
-  ShardRange piece_of(std::size_t block) const;  // Of the own shard, from its first element on.
+  ShardRange piece_of(std::size_t block) const;  // Counted from the own shard's begin.
   /// The sum, into `out`, of `lists` of the elements of `range` of a shard.
   Result<TopkSum> sum_of(Lists lists, const ShardRange& range, std::byte* out) const;
 
@@ -76,14 +76,14 @@ class TopkItem final : public CompressedItem {
   std::size_t capacity_ = 0;
   TopkPlan plan_;
 
-  TopkOutcome outcome_;  // Of the own list.
+  TopkOutcome outcome_;  // The own list's.
   CompressedBuffer own_;
-  std::vector<std::size_t> piece_bytes_;  // Of the own list, for each block.
-  std::vector<std::size_t> sizes_;        // Of lists_.
+  std::vector<std::size_t> piece_bytes_;  // What the own list has for each block.
+  std::vector<std::size_t> sizes_;        // What lists_ have.
   SharedBuffer received_;
-  std::vector<std::span<const std::byte>> lists_;  // From all blocks, in received_.
-  std::vector<std::size_t> member_sizes_;  // Of the lists that members pass on: m for each of them.
-  CompressedBuffer all_lists_;             // From all members and blocks.
+  std::vector<std::span<const std::byte>> lists_;         // From all blocks, in received_.
+  std::vector<std::size_t> member_sizes_;                 // What members pass on: m lists each.
+  CompressedBuffer all_lists_;                            // From all members and blocks.
   std::vector<std::span<const std::byte>> member_lists_;  // In all_lists_.
 };
 

@@ -51,8 +51,8 @@ std::size_t max_list_bytes(std::size_t elements,
 
 /// A list that was checked. Points into the bytes it was parsed from.
 struct TopkListView {
-  std::size_t elements = 0;  ///< Of the shard or range that the list is of.
-  std::size_t phase = 0;     ///< Of its first element in its block.
+  std::size_t elements = 0;  ///< The list is of so many.
+  std::size_t phase = 0;     ///< Its first element's place in its block.
   TopkFormat format;
   bool non_finite =
       false;  ///< The sender's values held a NaN or infinity; then there are no entries.

@@ -18,7 +18,7 @@ namespace lightcc::detail {
 namespace {
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-/// Of the search for the exact threshold: acc of so many elements at a time, in the L1 cache.
+/// The search for the exact threshold has acc of so many elements at a time, in the L1 cache.
 constexpr std::size_t kChunkElems = 4096;
 /// Residuals from here on are written past the caches: they would not stay there until the next
 /// step anyway, and a line that is written as a whole need not be read first.
@@ -48,7 +48,7 @@ Scratch& thread_scratch() {
 /// What one pass is to select.
 struct Selection {
   std::uint64_t key = 0;             ///< Magnitudes from here on.
-  std::size_t ties = kUnlimited;     ///< Of those that are just `key`, the first so many.
+  std::size_t ties = kUnlimited;     ///< So many of those that are just `key`.
   std::size_t maximum = kUnlimited;  ///< Give up when more are selected.
   bool samples = false;
 };

@@ -23,7 +23,7 @@ struct TopkRequest {
 };
 
 struct TopkOutcome {
-  std::size_t bytes = 0;  ///< Of the list.
+  std::size_t bytes = 0;  ///< The list has so many.
   std::size_t count = 0;  ///< Entries.
   bool non_finite =
       false;       ///< acc holds a NaN or infinity: the list is flagged and has no entries.

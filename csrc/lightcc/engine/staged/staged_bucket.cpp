@@ -48,10 +48,10 @@ class WholeBucket {
  private:
   Plane& host_;
   Bucket& bucket_;
-  Route route_;      // Of the copies,
-  BucketSite site_;  // as is this.
+  Route route_;      // The copies take this,
+  BucketSite site_;  // here.
   Staging& staging_;
-  std::vector<InFlight> operations_;  // Of the copies.
+  std::vector<InFlight> operations_;  // The copies are theirs.
   Bucket copies_;
   std::shared_ptr<StagedBlock> block_ = std::make_shared<StagedBlock>();  // A part for each tensor.
 };

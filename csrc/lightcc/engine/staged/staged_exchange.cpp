@@ -15,7 +15,7 @@ namespace {
 /// What an exchange and its Works share.
 struct ExchangeSite {
   std::shared_ptr<GridState> host;
-  std::size_t index = 0;  // Of the inter group.
+  std::size_t index = 0;  // The inter group's.
   Staging* staging = nullptr;
   std::int32_t device = 0;
   Status broken;  // Why a Work did not come to its end.

@@ -121,7 +121,7 @@ class PiecedWork final : public Work {
   Staging& staging_;
   std::deque<Piece> pieces_;
   std::size_t reduced_ = 0;           // The first so many pieces.
-  std::unique_ptr<Work> collective_;  // Of the piece behind them. Goes before what it works on.
+  std::unique_ptr<Work> collective_;  // It works on the piece behind them.
 };
 
 std::unique_ptr<Work> start_sum(Group& group,
@@ -287,7 +287,7 @@ std::size_t SliceCutter::begin_of(std::size_t bytes, std::size_t piece) const {
 
 StagedBlock SliceCutter::next() {
   StagedBlock block;
-  std::size_t first = 0;  // Of a member's bytes in the result.
+  std::size_t first = 0;  // Where a member's bytes begin in the result.
   for (std::size_t member = 0; member < members_.size(); ++member) {
     const std::size_t begin = begin_of(members_[member], next_);
     StagedPart& part = block.parts.emplace_back();

@@ -74,7 +74,7 @@ class SliceCutter final : public PieceSource {
 };
 
 /// Starts an all-reduce whose elements are combined each on its own, a broadcast or an all-gather.
-/// Of a broadcast only the root copies to the host; an all-gather may be of any sizes. Otherwise as
+/// In a broadcast only the root copies to the host. An all-gather may have any sizes. Otherwise as
 /// Plane::start(). Errors: of output_for().
 Result<std::unique_ptr<Work>> start_in_pieces(Bucket& bucket,
                                               const BucketSite& site,

@@ -133,7 +133,7 @@ class StagedShards final : public ShardsOfBlock {
     return block;
   }
 
-  /// Of the GPU, until the next call. It is only used by one Work at a time.
+  /// Memory of the GPU, until the next call. Only one Work uses it at a time.
   Result<std::byte*> memory_for(std::size_t bytes) {
     if (memory_ == nullptr || memory_->size_bytes() < bytes) {
       LIGHTCC_ASSIGN_OR_RETURN(memory_, staging_.allocate(std::bit_ceil(bytes), device_));

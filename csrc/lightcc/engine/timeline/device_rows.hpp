@@ -24,7 +24,7 @@ struct TracedBucket {
   std::string tensor;  ///< The first one.
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t sequence = 0;  ///< Of its announcement.
+  std::uint64_t sequence = 0;  ///< Its announcement's.
 };
 
 /// What is taken out of the queue.

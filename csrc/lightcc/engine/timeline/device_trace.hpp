@@ -33,7 +33,7 @@ struct DeviceSpan {
   std::string failure;  ///< Why the device did not do it; empty: it did.
 };
 
-/// Of one bucket. Thread: any. Blocks: never.
+/// What devices did for one bucket. Thread: any. Blocks: never.
 class DeviceTrace {
  public:
   DeviceTrace() = default;
@@ -51,7 +51,7 @@ class DeviceTrace {
   virtual void warn(const std::string& text) = 0;
 };
 
-/// Of the bucket that this thread moves on; null: there is no timeline, or no device.
+/// That of the bucket that this thread moves on; null: there is no timeline, or no device.
 LIGHTCC_EXPORT std::shared_ptr<DeviceTrace> current_device_trace();
 
 /// While it is there, the thread moves a bucket on.

@@ -118,7 +118,7 @@ class Timeline final : public ControlObserver {
   TimePoint start_;
   std::optional<std::int64_t> cycle_ns_;  // On rank 0: before others could hear of announcements.
   std::unique_ptr<TimelineWriter> writer_;
-  std::unordered_map<std::string, std::uint32_t> numbers_;  // Of names as the file has them.
+  std::unordered_map<std::string, std::uint32_t> numbers_;  // By name, as the file has it.
   std::uint32_t last_number_ = 0;
   std::optional<CompressionCounters> compressed_;  // As far as buckets in the file tell of them.
 };

@@ -43,7 +43,7 @@ struct TimelineRecord {
   TimelineEvent event = TimelineEvent::kCycle;
   OpType op = OpType::kAllreduce;
   DataType dtype = DataType::kFloat32;
-  std::uint32_t name = 0;  ///< Of the tensor, from 1.
+  std::uint32_t name = 0;  ///< Which tensor it is, from 1.
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::uint64_t number = 0;
@@ -56,7 +56,7 @@ struct TimelineOrigin {
   int rank = 0;
   int size = 1;
   std::string host;
-  TimePoint start;             ///< Of the records' times.
+  TimePoint start;             ///< Times of records count from here.
   std::string clock;           ///< Files of one clock need no clock offset.
   std::int64_t steady_us = 0;  ///< That clock, at the start.
   std::int64_t epoch_us = 0;   ///< Time since 1970, at the start.

@@ -18,7 +18,8 @@ void add_metadata(std::string_view what,
                   std::uint32_t pid,
                   std::string_view arguments,
                   std::string& out);
-/// Of a row. Events have no thread, as Horovod's; Perfetto then takes the process' number for it.
+/// Names a row. Events have no thread, as Horovod's; Perfetto then takes the process' number for
+/// it.
 void add_names(std::uint32_t pid,
                std::string_view process,
                std::string_view thread,

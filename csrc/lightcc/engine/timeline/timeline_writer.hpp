@@ -69,10 +69,10 @@ class TimelineWriter {
   std::vector<TimelineRecord> queue_;
   std::atomic<std::uint64_t> pushed_{0};
   std::atomic<std::uint64_t> taken_{0};
-  std::uint64_t lost_ = 0;    // Of the pushing thread.
-  std::uint64_t unsaid_ = 0;  // Of them, those that no record tells of yet.
+  std::uint64_t lost_ = 0;    // The pushing thread counts them.
+  std::uint64_t unsaid_ = 0;  // No record tells of so many of them yet.
   const std::shared_ptr<DeviceRows> device_rows_ = std::make_shared<DeviceRows>();
-  TimelineEncoder encoder_;  // Of the writing thread, as is what follows.
+  TimelineEncoder encoder_;  // The writing thread's, as is what follows.
   DeviceRowEncoder device_row_encoder_;
   std::int64_t end_ = 0;  // Where kTimelineEnd begins in the file.
   std::int64_t last_at_ns_ = 0;

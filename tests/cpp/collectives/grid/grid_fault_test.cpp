@@ -26,7 +26,7 @@ namespace {
 using testing::GridShape;
 using testing::GridWorld;
 
-constexpr std::size_t kCount = 3000;  // Of float32: 24 chunks.
+constexpr std::size_t kCount = 3000;  // 24 chunks of float32.
 /// Turns without any movement after which nothing will move any more.
 constexpr int kStuckTurns = 300;
 

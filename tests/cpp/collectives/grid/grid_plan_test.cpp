@@ -60,7 +60,7 @@ TEST(GridPlan, a_chunk_smaller_than_a_line_each_is_a_line_each) {
 }
 
 TEST(GridPlan, pieces_make_as_many_chunks_as_all_counts_together) {
-  // Of 4 bytes: ten chunks of 4000, however the elements are spread.
+  // Elements of 4 bytes make ten chunks of 4000, however they are spread.
   for (const std::vector<std::size_t>& counts :
        {std::vector<std::size_t>{2500, 2500, 2500, 2500}, {10'000, 0, 0, 0}, {9000, 1000, 0, 0}}) {
     const std::size_t piece = grid_piece_bytes(counts, 4, 4000);

@@ -32,7 +32,7 @@ namespace lightcc::testing {
 
 struct GridShape {
   int blocks = 2;
-  int members = 2;  ///< Of each block.
+  int members = 2;  ///< Each block has so many.
   int exchanges = 2;
   std::size_t chunk_bytes = 512;
   std::size_t max_bytes = std::size_t{1} << 30;
@@ -178,7 +178,7 @@ inline std::string name_of(const GridShape& shape) {
          (shape.interleaved ? " interleaved" : "") + (shape.shared ? "" : " without memory");
 }
 
-/// Of each rank.
+/// What each rank brings.
 inline std::vector<Buffer> inputs_of(const GridShape& shape, DataType dtype, std::size_t count) {
   std::vector<Buffer> inputs;
   for (int rank = 0; rank < shape.size(); ++rank) {

@@ -20,7 +20,7 @@
 namespace lightcc::net_test::net_fault_test {
 namespace {
 
-constexpr std::size_t kCount = 6000;  // Of float32: many chunks of 512 bytes.
+constexpr std::size_t kCount = 6000;  // Many chunks of 512 bytes, in float32.
 constexpr Reduction kSum{.dtype = DataType::kFloat32, .op = ReduceOp::kSum};
 
 std::byte* raw(std::vector<float>& values) {

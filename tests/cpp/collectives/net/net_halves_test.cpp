@@ -52,7 +52,7 @@ std::byte* at(Numbers& numbers, std::size_t index) {
   return reinterpret_cast<std::byte*>(numbers.data() + index);
 }
 
-/// Of other sizes than the parts, one of them empty, in place; apart in memory if asked for.
+/// They have other sizes than the parts, and one is empty. They lie in place, or apart in memory.
 std::vector<TensorSpan> tensors_of(Numbers& front, Numbers& back) {
   return {{.in = at(front, 0), .out = at(front, 0), .count = front.size()},
           {.in = at(front, 0), .out = at(front, 0), .count = 0},

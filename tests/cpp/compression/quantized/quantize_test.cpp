@@ -106,7 +106,7 @@ TEST(Quantize, keeps_less_than_a_step_of_the_scale_back) {
   }
 }
 
-/// Of docs/inside/compression-theory.md.
+/// The theory is docs/inside/compression-theory.md.
 TEST(Quantize, a_step_sends_the_share_that_theory_asks_for) {
   Rng rng(9);
   std::vector<std::vector<double>> blocks{normal_values(rng, 128)};

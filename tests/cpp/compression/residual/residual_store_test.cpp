@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kElements = 100;
 
-/// Of memory that is not the host's, as far as a store can tell.
+/// Their memory is not the host's, as far as a store can tell.
 class OtherKernels final : public CompressionKernels {
  public:
   Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) override {
@@ -196,7 +196,7 @@ TEST(ResidualStore, saves_the_factor) {
   ASSERT_TRUE(other.set_factor(key, 0.5).ok());
   EXPECT_EQ(residual(other, key, 3), 2.0);
 
-  Bytes older = saved;  // Of before there were factors: at bytes 8 to 16.
+  Bytes older = saved;  // Factors, at bytes 8 to 16, came later.
   older[0] = std::byte{1};
   older.erase(older.begin() + 8, older.begin() + 16);
   ASSERT_TRUE(other.load(key, older).ok());

@@ -28,7 +28,7 @@ inline constexpr int kHighestPriority = -5;
 inline std::atomic<int> live_objects{0};
 inline std::atomic<int> spoiled_captures{0};
 inline thread_local Option capture_mode = 0;  // "Global", as threads begin.
-/// Of this thread; the last one is current.
+/// This thread has them; the last one is current.
 inline thread_local std::vector<ContextHandle*> contexts;
 
 /// The stream of a handle; those up to 2 are the default one's. Like contexts, that is not counted.

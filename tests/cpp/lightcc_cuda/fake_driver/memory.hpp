@@ -62,7 +62,7 @@ class DeviceMemories {
     return true;
   }
 
-  /// Of all GPUs.
+  /// All GPUs have so many.
   std::size_t bytes() {
     const std::lock_guard lock(mutex_);
     return bytes_;

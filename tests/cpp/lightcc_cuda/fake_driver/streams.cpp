@@ -77,7 +77,7 @@ LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {
   LIGHTCC_NEEDS_CONTEXT("cuEventQuery")
   return event->turn == nullptr || event->turn->is_done() ? cuda::kSuccess : cuda::kErrorNotReady;
 }
-// Of what is recorded by now.
+// The stream waits for what is recorded by now.
 LIGHTCC_API cuStreamWaitEvent(cuda::StreamHandle* stream,
                               cuda::EventHandle* event,
                               unsigned flags) {

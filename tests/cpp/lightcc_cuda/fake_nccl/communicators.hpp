@@ -55,9 +55,9 @@ struct Comm {
   bool is_finalized = false;
   bool is_connecting = false;           // For an operation, without end.
   int answers_left = 0;                 // That are still "in progress".
-  std::function<void()> put_on_stream;  // Of the operation that was called last, until then.
+  std::function<void()> put_on_stream;  // The last call's, until then.
   std::vector<double> factors;
-  std::uint64_t turn = 0;  // Of the stream's thread.
+  std::uint64_t turn = 0;  // The stream's thread counts it.
   // The split that goes on.
   NcclHandle** split_to = nullptr;
   std::size_t split = 0;

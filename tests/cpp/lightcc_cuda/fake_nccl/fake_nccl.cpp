@@ -16,7 +16,7 @@
 #include "lightcc_cuda/fake_nccl/operations.hpp"
 #include "lightcc_cuda/nccl/functions.hpp"
 
-// Of the fake driver.
+// What the fake driver offers.
 
 namespace lightcc::cuda::fake {
 

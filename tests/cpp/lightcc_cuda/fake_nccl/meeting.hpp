@@ -26,7 +26,7 @@ struct Called {
   int type;
   int op;
   int root;
-  double factor;  // Of a scaled sum.
+  double factor;  // A scaled sum's.
 
   bool operator==(const Called& other) const {
     return name == other.name && count == other.count && type == other.type && op == other.op &&
@@ -38,7 +38,7 @@ struct Meeting {
   /// One message at a time from a rank to another one.
   struct Box {
     std::atomic<std::uint32_t> is_full;
-    std::uint64_t bytes;  // Of the whole message.
+    std::uint64_t bytes;  // The whole message has so many.
     std::array<std::byte, kSlotBytes> data;
   };
   struct Split {

@@ -49,7 +49,7 @@ class GpuLauncher {
   /// Memory that no operator new has made, and that arguments may point to.
   virtual void add_memory(const void* first, std::size_t bytes) = 0;
   virtual void remove_memory(const void* first) = 0;
-  /// Of the GPU, in all; 0: there is none.
+  /// What the GPU has in all; 0: there is none.
   virtual std::size_t memory_bytes() = 0;
 };
 

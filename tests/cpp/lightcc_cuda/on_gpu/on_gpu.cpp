@@ -59,7 +59,7 @@ void deallocate(void* memory) noexcept {
   std::free(memory);
 }
 
-/// Of all kernels, by the functions that the simulator calls.
+/// Names of all kernels, by the functions that the simulator calls.
 const std::unordered_map<const void*, const char*>& names() {
 #define LIGHTCC_NAME(name, ...) {reinterpret_cast<const void*>(&name), #name},
   static const std::unordered_map<const void*, const char*> kNames{

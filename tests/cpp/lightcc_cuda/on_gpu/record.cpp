@@ -13,7 +13,7 @@
 namespace lightcc::cuda::testing {
 namespace {
 
-/// Of the first part in which the case was skipped; without what JSON would have escaped.
+/// What the first part says in which the case was skipped, without what JSON would have escaped.
 std::string reason_of(const ::testing::TestResult& result) {
   std::string reason = "no reason";
   for (int part = 0; part < result.total_part_count(); ++part) {

@@ -83,7 +83,7 @@ struct Fiber {
   Stack stack;
   std::unique_ptr<std::byte[]> memory;
   Gate* waits = nullptr;
-  std::uint64_t turn = 0;  ///< Of the gate, when it began to wait.
+  std::uint64_t turn = 0;  ///< The gate's, when it began to wait.
   bool done = true;
   ThreadIndex index;
 };

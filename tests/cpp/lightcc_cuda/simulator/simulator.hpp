@@ -21,7 +21,7 @@ namespace lightcc::cuda::simulator {
 
 struct Shape {
   std::uint32_t blocks = 1;
-  std::uint32_t threads = 32;  ///< Of a block; a multiple of 32.
+  std::uint32_t threads = 32;  ///< A block has so many; a multiple of 32.
   std::uint64_t seed = 1;
   std::uint32_t system_threads = 2;
   /// The blocks that run, where the kernel's blocks do not depend on one another.
@@ -49,7 +49,7 @@ std::string launch(const Shape& shape, void (*kernel)(Arguments), const Argument
       &call);
 }
 
-/// Of all launches so far.
+/// Switches in all launches so far.
 std::uint64_t switches();
 
 }  // namespace lightcc::cuda::simulator
