@@ -79,9 +79,8 @@ Result<NcclReduction> nccl_reduction_of(const Reduction& reduction) {
   if (!has_reduction(
           reduction.dtype, reduction.op, has_factors(reduction.prescale, reduction.postscale))) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "NCCL cannot reduce %s with %s and such factors",
-                      data_type_name(reduction.dtype),
-                      reduce_op_name(reduction.op));
+                      "NCCL has no such reduction of %s, or not with these factors",
+                      data_type_name(reduction.dtype));
   }
   return NcclReduction{.type = *nccl_type_of(reduction.dtype),
                        .op = nccl_op_of(reduction.op),
