@@ -117,12 +117,28 @@ def resolve(host: str) -> list[tuple[int, str]]:
 
 def is_own(family: int, address: str) -> bool:
     """Returns whether an address is one of this machine's."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
+
+
+def loopback() -> str:
+    """Returns 127.0.0.1, or ::1 where loopback has no IPv4."""
+    has_ipv4 = is_own(socket.AF_INET, "127.0.0.1") or not socket.has_ipv6
+    return "127.0.0.1" if has_ipv4 or not is_own(socket.AF_INET6, "::1") else "::1"
+
+
+def every_address() -> str:
+    """Returns what a server binds to that listens on all addresses."""
+    return "::" if ":" in loopback() else "0.0.0.0"  # noqa: S104
+
+
+def to_dial(bound: str) -> str:
+    """Returns by which address this machine reaches a server that is bound to `bound`."""
+    return {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(bound, bound)  # noqa: S104
 
 
 def is_loopback(address: str) -> bool:

@@ -101,13 +101,13 @@ def _serve(party: Party, env: Mapping[str, str]) -> dict[str, object]:
     """Starts the store; returns what the others need to know."""
     name = variables.interface(env)
     if party.one_machine:
-        offered = [_addresses.Interface("lo", "127.0.0.1")]
+        offered = [_addresses.Interface("lo", _addresses.loopback())]
     elif name:
         offered = [_addresses.Interface(name, _addresses.interface_address(name))]
     else:
         # Loopback is tried at last: there may be one machine only, without a network.
         offered = _addresses.candidates(party.towards)
-        offered = offered or [_addresses.Interface("lo", "127.0.0.1")]
+        offered = offered or [_addresses.Interface("lo", _addresses.loopback())]
     if len(offered) == 1:
         bind = offered[0].address
     else:

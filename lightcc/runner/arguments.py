@@ -49,7 +49,7 @@ class SshOptions:
 class ListenOptions:
     """Where workers dial in."""
 
-    host: str  # "": every IPv4 address of this machine.
+    host: str  # "": every address of this machine.
     port: int
     secret_file: Path | None  # None: LIGHT_SECRET or LIGHT_SECRET_FILE.
     num_proc: int
@@ -241,6 +241,11 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
     _check_numbers(args)
     if args.version or args.check_build:
         return InfoRequest(check_build=bool(args.check_build))
+    try:
+        Path.cwd()
+    except OSError as error:
+        msg = "the working directory was deleted: change to one that is there"
+        raise ArgumentsError(msg) from error
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.store is not None:
         return _store_request(args.store, command)

@@ -21,7 +21,10 @@ MAX_RANKS = 65536
 _HOST = re.compile(
     r"^(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.@-]*)(:(?P<slots>\d+))?$"
 )
-_SLOTS = re.compile(r"^(?P<host>\S+)(\s+(slots|max_slots|max-slots)\s*=\s*(?P<slots>\d+))?$")
+_SLOTS = re.compile(
+    r"^(?P<host>\S+?)((\s+slots\s*=\s*|:)(?P<slots>\d+))?"
+    r"(\s+(max_slots|max-slots)\s*=\s*(?P<limit>\d+))?$"
+)
 
 
 class HostError(ValueError):
@@ -78,11 +81,13 @@ def parse_hosts(text: str) -> list[Host]:
 def read_hostfile(path: Path) -> list[Host]:
     """Reads a host file: one `name`, `name slots=N` or `name:N` a line, `#` starts a comment.
 
+    A limit (`max_slots=N`) may follow, which has no effect beside slots.
+
     Raises:
         HostError: The file cannot be read, names no host, or a line is malformed (with its number).
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         msg = f"--hostfile: cannot read {path}: {error}"
         raise HostError(msg) from error
@@ -96,7 +101,8 @@ def read_hostfile(path: Path) -> list[Host]:
         if match is None:
             msg = f"{where}: '{line}' is not a host line; write 'name slots=N'"
             raise HostError(msg)
-        entry = match["host"] if match["slots"] is None else f"{match['host']}:{match['slots']}"
+        slots = match["slots"] or match["limit"]  # Without the first, the limit counts.
+        entry = match["host"] if slots is None else f"{match['host']}:{slots}"
         hosts.append(parse_host(entry, where=where))
     if not hosts:
         msg = f"--hostfile: {path} names no host"

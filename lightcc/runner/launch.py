@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightcc import _addresses
 from lightcc._discovery import variables
 from lightcc.runner.agent import agent
 from lightcc.runner.agent.agent_job import job_for, job_of_worker
@@ -161,7 +162,7 @@ def _launch_elastic(
     secret = make_secret()
     try:
         plan = plan_store(list(elastic.hosts), options.interfaces)
-        bind = "0.0.0.0" if elastic.script is not None else plan.bind  # noqa: S104
+        bind = plan.bind if elastic.script is None else _addresses.every_address()
         store = start_store(bind, secret)
     except NetworkError as error:
         return _fail(str(error), code=2)
@@ -184,7 +185,7 @@ def _launch_elastic(
         return ProcessLink(start.host, argv, make_job(start), rank_input)
 
     core = importlib.import_module("lightcc._core")
-    own = host_and_port("127.0.0.1" if bind == "0.0.0.0" else bind, port_of(store))  # noqa: S104
+    own = host_and_port(_addresses.to_dial(bind), port_of(store))
     try:
         client = core.StoreClient(own, secret)
         running = LaunchedJob(options, elastic, client, make_link, make_job)

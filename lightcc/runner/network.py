@@ -67,7 +67,8 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     if len(remote) < len(hosts):
         _check_interfaces(interfaces)
     if not remote:
-        return StorePlan("127.0.0.1", dict.fromkeys(hosts, "127.0.0.1"))
+        own = _addresses.loopback()
+        return StorePlan(own, dict.fromkeys(hosts, own))
     if interfaces:
         address = _check_interfaces(interfaces[:1])[0]
         return StorePlan(address, dict.fromkeys(hosts, address))

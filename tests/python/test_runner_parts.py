@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lightcc import _addresses
 from lightcc.runner import flags
 from lightcc.runner.agent import frames
 from lightcc.runner.agent.agent_job import job_for
@@ -27,7 +28,7 @@ from lightcc.runner.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from lightcc.runner.network import NetworkError, is_local, plan_store
+from lightcc.runner.network import NetworkError, StorePlan, is_local, plan_store
 from lightcc.runner.output import MAX_HELD_LINES, MAX_LINE_BYTES, LineCutter, RankStream, Sink
 from lightcc.runner.summary import RankEnd, early_leaver, failure_lines, first_failure
 
@@ -72,6 +73,13 @@ def test_hostfile_takes_both_spellings_and_comments(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# cluster\na slots=2\n\nb:3  # fast\nc\n")
     assert read_hostfile(path) == [Host("a", 2), Host("b", 3), Host("c", 1)]
+
+
+def test_hostfile_takes_limits_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    text = "a slots=2 max_slots=4\nb max-slots=3\nc:2 max_slots = 5\n"
+    path.write_text(text, encoding="utf-8-sig")
+    assert read_hostfile(path) == [Host("a", 2), Host("b", 3), Host("c", 2)]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +294,22 @@ def test_of_the_launcher_a_dialled_rank_sees_what_concerns_lightcc() -> None:
 
 
 # -- Network --------------------------------------------------------------------------------------
+
+
+def test_loopback_may_have_ipv6_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_addresses, "is_own", lambda _, address: address == "::1")
+    assert plan_store(["localhost"], []) == StorePlan("::1", {"localhost": "::1"})
+    assert _addresses.to_dial(_addresses.every_address()) == "::1"
+
+
+def test_a_deleted_working_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working directory was deleted" in error_of(capsys, "-np", "2", "true")
 
 
 def test_a_local_job_keeps_its_store_on_loopback() -> None:

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc import _addresses
 from lightcc._addresses import host_and_port
 from lightcc.runner.dial import handshake
 
@@ -32,7 +33,6 @@ _SHORT_S = 0.1  # Until the kernel is asked again that was short of something.
 _MAX_LINES = 10  # About strangers, at once; and one more each time that so many seconds are over:
 _LINE_S = 60.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ANY = "0.0.0.0"  # noqa: S104  workers prove the secret
 
 
 class Listener:
@@ -47,7 +47,7 @@ class Listener:
         """Binds the port.
 
         Args:
-            host: Name or address of this machine; "" is all its IPv4 addresses.
+            host: Name or address of this machine; "" is all its addresses.
             port: 0: the kernel chooses.
             secret: What workers must prove.
 
@@ -55,7 +55,9 @@ class Listener:
             OSError: The address is not this machine's, or the port is taken.
         """
         self._secret = secret
-        found = socket.getaddrinfo(host or _ANY, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(
+            host or _addresses.every_address(), port, type=socket.SOCK_STREAM
+        )[0]
         self._socket = socket.create_server(found[4][:2], family=found[0], backlog=128)
         self._socket.setblocking(False)
         self.host, self.port = self._socket.getsockname()[:2]
