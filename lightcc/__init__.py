@@ -50,6 +50,8 @@ What the operations raise:
 
 from __future__ import annotations
 
+from lightcc import _checkout  # isort: skip  # noqa: F401  it comes first
+
 from lightcc import exceptions, process_sets
 from lightcc._ops import basics, exchanges, functions, reductions, waiting
 from lightcc._ops.basics import *

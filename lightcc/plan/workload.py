@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from lightcc.bench.layer_table import Training
 
 
+#: Kinds of operations.
+_OF_GRADIENTS = ("ALLREDUCE", "ADASUM", "REDUCESCATTER")
+
+
 class WorkloadError(ValueError):
     """A timeline has no steps; the text says why."""
 
@@ -59,18 +63,21 @@ def from_timeline(path: Path) -> Workload:
     """Returns the median step of rank 0's timeline, without what it waited for communication.
 
     The step begins where that of before has handed in its last gradient, and has waited for it.
+    What is not summed is no gradient, such as the weights that are broadcast at the beginning.
 
     Raises:
         TraceError: The file is not a timeline.
         WorkloadError: It has fewer than three steps of gradients, or no sizes.
     """
     trace = read(path)
-    operations = sorted(trace.operations, key=lambda operation: handed_in(trace, operation))
+    summed = [operation for operation in trace.operations if operation.kind in _OF_GRADIENTS]
+    operations = sorted(summed, key=lambda operation: handed_in(trace, operation))
     groups = in_steps(operations)
     steps = [[(handed_in(trace, one), one.num_bytes) for one in group] for group in groups]
     ends = [max(one.finished or 0.0 for one in group) for group in groups]
-    longest = max((len(step) for step in steps), default=0)
-    whole = [i for i in range(1, len(steps)) if len(steps[i]) == longest and longest > 0]
+    # Steps with what is not summed in each, as a loss, are fewer than the others.
+    usual = statistics.mode(len(step) for step in steps[1:]) if len(steps) > 1 else 0
+    whole = [i for i in range(1, len(steps)) if len(steps[i]) == usual]
     if len(whole) < 2:
         msg = f"{path} has fewer than three steps that are alike: record more of them"
         raise WorkloadError(msg)

@@ -29,7 +29,7 @@ from lightcc.runner.agent.link import DialedLink, Link
 from lightcc.runner.agent.worker import secret_variables
 from lightcc.runner.dial.listener import Listener
 from lightcc.runner.dial.seal import SealError
-from lightcc.runner.environment import default_environment, dialed_environment
+from lightcc.runner.environment import default_environment, dialed_environment, make_secret
 from lightcc.runner.hosts import Host, assign_slots, number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.launched_job import LaunchedJob
@@ -58,6 +58,8 @@ def launch_listening(
     """Runs a job to its end and returns the exit code; parameters as of `launch.launch`."""
     try:
         path = None if listen.secret_file is None else str(listen.secret_file)
+        if listen.secret_file is not None and not listen.secret_file.exists():
+            _make_secret_file(listen.secret_file)
         secret = variables.secret(secret_variables(path))
         listener = Listener(listen.host, listen.port, secret)
     except (ValueError, OSError) as error:
@@ -148,7 +150,7 @@ def _elastic_job(
         link.send_input(rank_input)
         job.add_link(link, joiner.worker.slots)
 
-    own = "127.0.0.1" if listener.host == "0.0.0.0" else listener.host  # noqa: S104
+    own = _addresses.to_dial(listener.host)
     core = importlib.import_module("lightcc._core")
     client = core.StoreClient(host_and_port(own, port_of(store)), secret)
     job = LaunchedJob(options, elastic, client, make_link, make_job)
@@ -218,6 +220,13 @@ class _Gathering:
             f"-np {num_proc} needs {num_proc} slots, but after {timeout_s:g} s (--start-timeout) "
             f"the workers that have dialled in are: {there or 'none'}"
         )
+
+
+def _make_secret_file(path: Path) -> None:
+    """Makes a file with a new secret, which nobody else may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(make_secret() + "\n")
+    sys.stderr.write(f"lightccrun: {path} has a new secret; workers need it as well\n")
 
 
 def _write_at_once(path: Path, text: str) -> None:

@@ -70,6 +70,17 @@ def test_ranks_run_where_workers_have_dialled_in(stack: contextlib.ExitStack) ->
     ]
 
 
+def test_a_secret_file_that_is_not_there_is_made(
+    stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    flags = ("--secret-file", str(tmp_path / "secret"))
+    site = Site(stack, *flags, "-np", "1", "true", LIGHT_SECRET="")
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert site.worker("a", *flags, LIGHT_SECRET="").end() == 0
+    assert site.launcher.end() == 0
+    assert f"{tmp_path / 'secret'} has a new secret" in site.launcher.said
+
+
 def test_who_may_not_join_is_told_why_and_holds_nobody_up(
     stack: contextlib.ExitStack, tmp_path: Path
 ) -> None:

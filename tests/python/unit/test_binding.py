@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lightcc
 
 OTHERS = (
@@ -48,6 +50,18 @@ def test_python_without_binding_is_told_which_ones_there_are(tmp_path: Path) -> 
 def test_sources_that_were_not_built_say_so(tmp_path: Path) -> None:
     error = import_without_binding(tmp_path, ())
     assert f"{tmp_path / 'lightcc'} holds none at all. Build lightcc" in error
+
+
+@pytest.mark.parametrize("argv", [["-c", "import lightcc as it; print(it.__file__)"], ["train.py"]])
+def test_sources_step_aside_for_the_installed_package(argv: list[str], tmp_path: Path) -> None:
+    leave_out = shutil.ignore_patterns("_core*.so", "__pycache__", "exceptions.py")
+    shutil.copytree(Path(lightcc.__file__).parent, tmp_path / "lightcc", ignore=leave_out)
+    (tmp_path / "CMakeLists.txt").touch()
+    (tmp_path / "train.py").write_text(
+        "import lightcc.doctor\nlightcc.init()\nprint(lightcc.__file__)\n"
+    )
+    said = subprocess.check_output([sys.executable, *argv], cwd=tmp_path, text=True, timeout=60)
+    assert said.splitlines() == [lightcc.__file__]
 
 
 def test_binding_that_cannot_be_loaded_keeps_its_own_error(tmp_path: Path) -> None:

@@ -128,13 +128,17 @@ def test_a_workload_of_the_table_has_all_gradients_in_order() -> None:
 def train(path: str) -> None:
     hvd.init()
     hvd.start_timeline(path) if hvd.rank() == 0 else None
-    for _ in range(5):
+    hvd.broadcast(np.zeros(9), 0, name="weights")
+    hvd.broadcast_object("settings", 0)
+    for step in range(7):
         handles = []
         for i in range(3):
             time.sleep(0.01)
             handles.append(hvd.allreduce_async(np.ones(1000 * (i + 1), np.float32), name=f"g{i}"))
         for handle in handles:
             hvd.synchronize(handle)
+        if step == 3:
+            hvd.allreduce(np.zeros(1), name="accuracy")
     hvd.shutdown()
 
 
