@@ -200,8 +200,12 @@ class GradientExchange:
 
         Collective, where `fusion` is a plan. `spec` is what `compression` asks of the engine, if
         anything.
+
+        Raises:
+            ValueError: Another exchange, of an optimizer that still lives, combines a gradient.
         """
         self._slots = _make_slots(names)
+        _check_unowned(self._slots)
         self._hooks: list[RemovableHandle] = []
         # The engine divides by the number of ranks when the op is Average.
         averaged = op == Average
@@ -221,8 +225,13 @@ class GradientExchange:
         self._hook(self._slots)
 
     def add(self, names: Mapping[torch.Tensor, str]) -> None:
-        """Takes in more parameters, each a unit of its own."""
+        """Takes in more parameters, each a unit of its own.
+
+        Raises:
+            ValueError: As of the constructor.
+        """
         slots = _make_slots(names)
+        _check_unowned(slots)
         self._slots |= slots
         self.stream.add(slots.values())
         self._hook(slots)
@@ -294,6 +303,19 @@ def _make_slots(names: Mapping[torch.Tensor, str]) -> dict[torch.Tensor, _Slot]:
         for parameter, name in names.items()
         if parameter.is_floating_point() or parameter.is_complex()
     }
+
+
+def _check_unowned(slots: Mapping[torch.Tensor, _Slot]) -> None:
+    for parameter, slot in slots.items():
+        hooks: Any = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  torch's name
+        for hook in hooks.values():
+            if isinstance(hook, partial) and isinstance(hook.args[0], _Slot):
+                msg = (
+                    f"The gradient of parameter '{slot.name}' is combined by another "
+                    f"DistributedOptimizer already, as '{hook.args[0].name}'. Give both sets of "
+                    "parameters to one optimizer, in groups, or delete the other one first."
+                )
+                raise ValueError(msg)  # noqa: TRY004  the parameter is wrong, no type
 
 
 def _gradient(slot: _Slot, dense: bool = False) -> torch.Tensor:

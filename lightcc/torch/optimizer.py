@@ -193,18 +193,19 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         Collective: every rank of the process set must call it.
 
         Raises:
-            ValueError: As of torch; or there were `named_parameters`, but not for these.
+            ValueError: As of torch; or there were `named_parameters`, but not for these; or another
+                DistributedOptimizer has one of them.
         """
         super().add_param_group(param_group)
         if self._exchange is not None:
             last = len(self.param_groups) - 1
             try:
                 names = name_parameters(self.param_groups[last:], self._named, last)
+                self._exchange.add(names)
             except ValueError:
                 self.param_groups.pop()
                 raise
             self._parameter_names |= names
-            self._exchange.add(names)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Loads the state, as in torch, but the parameter groups stay the same objects.
@@ -465,8 +466,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         `set_gradient_scale()`.
 
     Raises:
-        ValueError: An argument is not allowed, or lightcc is not initialized. On the ranks where
-            that is so.
+        ValueError: An argument is not allowed, lightcc is not initialized, or another
+            DistributedOptimizer that still lives has a parameter of these. On the ranks where that
+            is so.
         TypeError: `optimizer`, `compression` or `process_set` is of another kind. Likewise.
         NotImplementedError: `Adasum` with another process set than all ranks.
 

@@ -50,6 +50,26 @@ Status OperationTable::reserve(const std::vector<Operation>& operations,
   return {};
 }
 
+// Moves the operations into their entries; none where memory of one is in use.
+Status OperationTable::move_in(std::vector<Operation>& operations,
+                               const std::vector<Entries::value_type*>& entries) {
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    Operation& made = entries[i]->second->operation;
+    made = std::move(operations[i]);
+    const Status taken = memory_.add(made);
+    if (taken.ok()) {
+      continue;
+    }
+    operations[i] = std::move(made);
+    while (i-- > 0) {
+      memory_.remove(entries[i]->second->operation);
+      operations[i] = std::move(entries[i]->second->operation);
+    }
+    return taken;
+  }
+  return {};
+}
+
 Result<Handle> OperationTable::add(std::vector<Operation> operations,
                                    Grouping grouping,
                                    Handle state) {
@@ -68,6 +88,9 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
   if (refused.ok()) {
     refused = reserve(operations, found);
   }
+  if (refused.ok()) {
+    refused = move_in(operations, found);
+  }
   if (!refused.ok()) {
     for (const Entries::value_type* entry : found) {
       entries_.erase(entries_.find(entry->first));
@@ -82,7 +105,6 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
   }
   for (std::size_t i = 0; i < operations.size(); ++i) {
     InFlight& made = *found[i]->second;
-    made.operation = std::move(operations[i]);
     made.handle = state;
     made.index = i;
     made.key = &found[i]->first;
@@ -170,6 +192,7 @@ void OperationTable::complete(InFlight& operation, const Status& status, Outcome
     new_count_.store(new_.size(), std::memory_order_release);
   }
   in_flight_count_.fetch_sub(1, std::memory_order_release);
+  memory_.remove(operation.operation);
   entries_.erase(entries_.find(*operation.key));
 }
 
@@ -181,6 +204,7 @@ void OperationTable::fail_all(const Status& error) {
   for (auto& entry : entries_) {
     complete_locked(*entry.second, error_, {});
   }
+  memory_.clear();
   entries_.clear();
   new_.clear();
   new_count_.store(0, std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/memory_in_use.hpp"
 #include "lightcc/engine/names.hpp"
 #include "lightcc/engine/world.hpp"
 
@@ -44,11 +45,11 @@ struct InFlight {
 /// Thread: any, unless said otherwise.
 class OperationTable {
  public:
-  explicit OperationTable(int rank = 0) : names_(rank) {}
+  explicit OperationTable(int rank = 0) : names_(rank), memory_(rank) {}
 
   /// Names the operations of one handle and takes them in, or none of them. `state` is new, and may
-  /// have callbacks. kInvalidArgument when a name is in flight already or too long;
-  /// the world's error when it is over.
+  /// have callbacks. kInvalidArgument when a name is in flight already or too long, or memory is in
+  /// use; the world's error when it is over.
   Result<Handle> add(std::vector<Operation> operations,
                      Grouping grouping,
                      Handle state = std::make_shared<HandleState>()) LIGHTCC_EXCLUDES(mutex_);
@@ -97,6 +98,8 @@ class OperationTable {
   Status name_all(std::vector<Operation>& operations, Grouping grouping) LIGHTCC_REQUIRES(mutex_);
   Status reserve(const std::vector<Operation>& operations, std::vector<Entries::value_type*>& found)
       LIGHTCC_REQUIRES(mutex_);
+  Status move_in(std::vector<Operation>& operations,
+                 const std::vector<Entries::value_type*>& entries) LIGHTCC_REQUIRES(mutex_);
   void complete_locked(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_REQUIRES(mutex_);
   void finish_handle(HandleState& state) LIGHTCC_REQUIRES(mutex_);
@@ -104,6 +107,7 @@ class OperationTable {
   mutable Mutex mutex_;
   CondVar changed_;
   Names names_ LIGHTCC_GUARDED_BY(mutex_);
+  MemoryInUse memory_ LIGHTCC_GUARDED_BY(mutex_);
   Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> taken_;  // By the progress loop.

@@ -78,6 +78,30 @@ TEST(OperationTable, a_name_in_flight_refuses_the_whole_handle) {
   EXPECT_TRUE(add(table, {"a"}, 1).ok()) << "another set is another name";
 }
 
+TEST(OperationTable, memory_in_flight_refuses_the_whole_handle_until_it_has_ended) {
+  OperationTable table;
+  float memory = 0;
+  const auto writing = [&memory](std::size_t count) {
+    std::vector<Operation> all(count);
+    for (Operation& operation : all) {
+      operation.input = {.data = &memory};
+      operation.output = operation.input;
+    }
+    return all;
+  };
+  const auto refused = table.add(writing(2), Grouping::kOneName);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("noname.0_2of2' has memory that"), std::string::npos);
+  EXPECT_NE(refused.status().message().find("'noname.0', which is in flight"), std::string::npos);
+  ASSERT_TRUE(table.add(writing(1), Grouping::kNone).ok());
+  ASSERT_EQ(table.take_new().size(), 1U);
+  EXPECT_FALSE(table.add(writing(1), Grouping::kNone).ok());
+  table.complete(*table.find(0, "noname.0"), {}, {});
+  EXPECT_TRUE(table.add(writing(1), Grouping::kNone).ok()) << "and it is number 1";
+  EXPECT_NE(table.find(0, "noname.1"), nullptr);
+  table.fail_all(Status(ErrorCode::kShutDown, "over"));
+}
+
 TEST(OperationTable, a_name_is_free_again_when_its_operation_has_ended) {
   OperationTable table;
   ASSERT_TRUE(add(table, {"a"}).ok());

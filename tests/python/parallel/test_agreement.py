@@ -61,6 +61,30 @@ def disagreement_is_an_error_on_all_ranks_and_the_world_goes_on() -> None:
         check_same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="x"), expected, kind)
 
 
+def memory_in_flight_is_refused_where_one_writes_and_can_be_used_afterwards() -> None:
+    x = np.ones(8)
+
+    def start() -> list[int]:
+        return [
+            hvd.allreduce_async_(x[2:6], op=hvd.Sum, name="writes"),
+            hvd.allreduce_async(x[6:], op=hvd.Sum, name="reads"),
+        ]
+
+    if hvd.rank() == 0:
+        handles = start()
+        with pytest.raises(ValueError, match=r"'allreduce.o' has memory that 'allreduce.writes'"):
+            hvd.allreduce_async(x[:3], op=hvd.Sum, name="o")
+        with pytest.raises(ValueError, match=r"'broadcast.o' .* 'allreduce.reads', which.* reads:"):
+            hvd.broadcast_async_(x[7:], 1, name="o")
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handles = start()
+    for handle in handles:
+        hvd.synchronize(handle)
+    check_same(hvd.broadcast_(x, 1), np.array([1.0] * 2 + [hvd.size()] * 4 + [1.0] * 2))
+
+
 def name_in_flight_is_refused_and_can_be_used_afterwards() -> None:
     x = np.ones(4)
     text = (
@@ -191,6 +215,7 @@ def test_ranks_agree_or_are_told_and_wait_for_one_another(grid: Grid) -> None:
     grid.run_all(
         [
             disagreement_is_an_error_on_all_ranks_and_the_world_goes_on,
+            memory_in_flight_is_refused_where_one_writes_and_can_be_used_afterwards,
             name_in_flight_is_refused_and_can_be_used_afterwards,
             refused_call_on_one_rank_does_not_put_it_out_of_step,
             join_lets_ranks_with_less_data_wait,

@@ -111,6 +111,23 @@ def test_names_are_pairs_differ_and_are_complete() -> None:
 
 
 @pytest.mark.usefixtures("world")
+def test_a_parameter_belongs_to_one_optimizer_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")  # Ranks may come, so gradients travel.
+    m = model()
+    first = wrap(m)
+    other = hvd.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    p = next(m.parameters())
+    refused = "combined by another DistributedOptimizer already, as '.*0.0'"
+    with pytest.raises(ValueError, match=refused):
+        wrap(m)
+    with pytest.raises(ValueError, match=refused):
+        other.add_param_group({"params": [p]})
+    assert len(other.param_groups) == 1
+    del first
+    assert wrap(m)
+
+
+@pytest.mark.usefixtures("world")
 def test_what_is_no_argument_of_its_own_is_refused_too() -> None:
     m = model()
     first, second, *_ = m.parameters()

@@ -1,0 +1,111 @@
+#include "lightcc/engine/memory_in_use.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "lightcc/control/agreement.hpp"
+
+namespace lightcc {
+namespace {
+
+Status refuse(const Operation& operation, const Operation& other, const char* what_other_does) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "the tensor of '%s' has memory that '%s', which is in flight, %s: wait for "
+                    "that one first, or use memory of its own",
+                    operation.request.signature.name.c_str(),
+                    other.request.signature.name.c_str(),
+                    what_other_does);
+}
+
+}  // namespace
+
+MemoryInUse::Range MemoryInUse::range_of(const TensorRef& tensor) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): an address to compare.
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (tensor.data == nullptr) {
+    return {};
+  }
+  const auto count = static_cast<std::uintptr_t>(element_count(tensor.shape));
+  return {begin, begin + count * element_size(tensor.dtype)};
+}
+
+MemoryInUse::Range MemoryInUse::written_by(const Operation& operation) const {
+  const Signature& s = operation.request.signature;
+  const bool is_root = s.op == OpType::kBroadcast && s.root_or_peer == rank_;
+  if (!operation.output.has_value() ||
+      (is_root && operation.output->data == operation.input.data)) {
+    return {};
+  }
+  return range_of(*operation.output);
+}
+
+// Nothing where the operation writes all of it, too.
+MemoryInUse::Range MemoryInUse::read_by(const Operation& operation) const {
+  const Range range = range_of(operation.input);
+  return range == written_by(operation) ? Range() : range;
+}
+
+const Operation* MemoryInUse::find(const Users& users, const Range& range) {
+  const auto after = users.lower_bound(range.end);
+  if (after == users.begin() || std::prev(after)->second.end <= range.begin) {
+    return nullptr;
+  }
+  return std::prev(after)->second.operation;
+}
+
+const Operation* MemoryInUse::find_reader(const Range& range) const {
+  const auto crosses = [&range](const Reader& reader) {
+    return reader.range.begin < range.end && range.begin < reader.range.end;
+  };
+  const auto found = std::ranges::find_if(crossing_, crosses);
+  return found == crossing_.end() ? find(read_, range) : found->operation;
+}
+
+Status MemoryInUse::add(const Operation& operation) {
+  const Range written = written_by(operation);
+  const Range read = read_by(operation);
+  for (const Range& range : {written, read}) {
+    if (const Operation* const other = range.empty() ? nullptr : find(written_, range)) {
+      return refuse(operation, *other, "writes");
+    }
+  }
+  if (!written.empty()) {
+    if (const Operation* const other = find_reader(written)) {
+      return refuse(operation, *other, "reads");
+    }
+    written_.emplace(written.begin, User{.end = written.end, .operation = &operation});
+  }
+  if (read.empty()) {
+    return {};
+  }
+  if (find(read_, read) != nullptr) {
+    crossing_.push_back({read, &operation});
+  } else {
+    read_.emplace(read.begin, User{.end = read.end, .operation = &operation});
+  }
+  return {};
+}
+
+void MemoryInUse::remove(const Operation& operation) {
+  if (const Range written = written_by(operation); !written.empty()) {
+    written_.erase(written.begin);
+  }
+  const Range read = read_by(operation);
+  if (read.empty()) {
+    return;
+  }
+  const auto found = read_.find(read.begin);
+  if (found != read_.end() && found->second.operation == &operation) {
+    read_.erase(found);
+  } else {
+    std::erase_if(crossing_, [&](const Reader& it) { return it.operation == &operation; });
+  }
+}
+
+void MemoryInUse::clear() {
+  written_.clear();
+  read_.clear();
+  crossing_.clear();
+}
+
+}  // namespace lightcc
