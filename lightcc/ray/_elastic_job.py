@@ -223,7 +223,7 @@ class RayJob:
         if isinstance(action, LeftOut):
             _log.warning("worker %d is silent: the others go on without it", action.worker)
         elif isinstance(action, Awaits):
-            text = "the others wait for workers that have not left their last epoch: %s"
+            text = "the others wait for workers that are not ready, or in a broken epoch: %s"
             _log.warning(text, ", ".join(map(str, action.workers)))
         elif isinstance(action, FoundSlow):
             text = "worker %d is slow: a step takes it %.1f times as long as the median rank"

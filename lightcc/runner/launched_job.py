@@ -304,11 +304,12 @@ class LaunchedJob(Job):
 
     def _on_awaited(self, workers: tuple[int, ...]) -> None:
         settings = self._elastic.settings
-        patience = min(settings.stuck_s, settings.elastic_timeout_s)
-        self._say(
-            f"{self._named(workers)} has not left a broken epoch: the others wait for up to "
-            f"{patience:g} s more (--stuck-timeout)"
-        )
+        patience = f"{min(settings.stuck_s, settings.elastic_timeout_s):g} s more (--stuck-timeout)"
+        late = "has not left a broken epoch"
+        if not self._job.plans.members:
+            patience = f"{settings.elastic_timeout_s:g} s in all (--elastic-timeout)"
+            late = f"is not ready after {settings.start_timeout_s:g} s"
+        self._say(f"{self._named(workers)} {late}: the others wait for up to {patience}")
         for worker in workers:
             self._event_file.write("worker_awaited", worker=worker, host=self._host_of[worker])
 

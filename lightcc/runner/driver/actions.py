@@ -48,7 +48,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Awaits:
-    """Nothing is to be done: the others wait for workers that do not leave a broken epoch."""
+    """Nothing is to be done: others wait for workers that do not leave a broken epoch, or start."""
 
     workers: tuple[int, ...]
 

@@ -92,6 +92,7 @@ class Driver:
         self._serial = 0
         self._notified = HostUpdateResult.no_update
         self._begun: float | None = None  # When there were enough slots for the first time.
+        self._has_named = False  # Those for whom the first plan waits.
         self._finishing = False
         self._ended = False
         self._failure = ""  # The last one.
@@ -494,8 +495,13 @@ class Driver:
     def _is_worth_waiting(self, count: int, *, early: bool) -> bool:
         """Returns whether workers that are being started should be in the plan."""
         if self._plan is None and self._begun is not None and count < self._settings.num_proc:
+            starting = tuple(it.number for it in self._starting())
+            late = self._now >= self._begun + self._settings.start_timeout_s
+            if starting and late and not self._has_named:
+                self._has_named = True
+                self._actions.append(Awaits(starting))
             is_in_time = self._now < self._begun + self._settings.elastic_timeout_s
-            return is_in_time and bool(self._starting())
+            return is_in_time and bool(starting)
         early = early or self._plan is None or self._settings.notify_early
         if not early and count >= self._settings.min_np:
             return False

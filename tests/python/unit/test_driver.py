@@ -242,6 +242,8 @@ def test_the_first_world_has_all_that_start() -> None:
     driver = Driver(Settings(3, 1, elastic_timeout_s=100.0), lambda: 0.0, 0.0)
     driver.hosts_seen(0.0, {"a": 3})
     assert not driver.status_changed(2.0, 0, Status(WAITING))
+    assert driver.deadline() == 30.0
+    assert driver.tick(30.0) == [Awaits((1, 2))]
     assert not driver.tick(60.0)
     assert not driver.status_changed(70.0, 1, Status(WAITING))
     assert driver.deadline() == 100.0

@@ -159,7 +159,7 @@ class Story:
                 assert self.kept[action.host] >= action.version  # Its worker may have said less.
                 self.begins += 1
             elif isinstance(action, Awaits):
-                assert set(action.workers) <= set(self.plan.members)
+                assert set(action.workers) <= set(self.plan.members or self.alive)
             elif isinstance(action, RunsShort):
                 assert not action.have_state or action.count < self.settings.min_np
             elif isinstance(action, LeftOut):
