@@ -77,8 +77,11 @@ class Joiner:
 
     @property
     def address(self) -> str:
-        """The worker's address, as the launcher sees it."""
-        return str(self.connection.getpeername()[0]).removeprefix("::ffff:")
+        """The worker's address, as the launcher sees it; its own, if the worker has gone."""
+        try:
+            return str(self.connection.getpeername()[0]).removeprefix("::ffff:")
+        except OSError:
+            return self.reached_at
 
     @property
     def reached_at(self) -> str:

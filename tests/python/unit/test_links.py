@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -84,3 +85,17 @@ def test_a_worker_that_has_dialled_in_too_late_is_told_that_the_job_is_over() ->
     link.end()
     client.close()
     server.stop()
+
+
+def test_a_worker_that_has_gone_is_taken_in_all_the_same() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()  # Resets the connection.
+    with pytest.raises(ConnectionResetError):
+        ours.recv(1)
+    joiner = Joiner(Worker("a", slots=1, python="3"), ours, Seal(b"ours", b"theirs"))
+    link = DialedLink(joiner, lambda _name: None)
+    assert link.address == link.reached_at == "127.0.0.1"
+    link.end()
