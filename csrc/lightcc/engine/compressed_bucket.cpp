@@ -40,7 +40,7 @@ void go_on(TensorResidual& entry, const BucketTensor& tensor, ResidualStore& res
   if (entry.steps == tensor.steps) {
     return;
   }
-  residuals.say_once("compression of '" + tensor.signature().name + "' goes on after " +
+  residuals.log_once("compression of '" + tensor.signature().name + "' goes on after " +
                          std::to_string(tensor.steps) + " steps, and not after " +
                          std::to_string(entry.steps) + ": ",
                      kOtherSteps,
@@ -116,7 +116,7 @@ std::string why_unsupported(const Bucket& bucket, const BucketSite& site) {
 }
 
 void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::string& why) {
-  site.residuals.say_once("top-k of tensors on GPUs, such as '" +
+  site.residuals.log_once("top-k of tensors on GPUs, such as '" +
                               bucket.tensors.front().signature().name + "', runs in host memory: ",
                           why);
 }

@@ -111,7 +111,7 @@ void ResidualStore::forget(std::uint32_t process_set) {
   std::erase_if(entries_, [&](const auto& item) { return item.first.first == process_set; });
 }
 
-void ResidualStore::say_once(const std::string& what, const std::string& why, LogLevel level) {
+void ResidualStore::log_once(const std::string& what, const std::string& why, LogLevel level) {
   if (said_.insert(why).second) {
     LIGHTCC_LOG(level, "%s%s", what.c_str(), why.c_str());
   }

@@ -94,7 +94,7 @@ class ResidualStore {
   /// What is remembered of each tensor.
   std::vector<TensorUsage> usage() const;
   /// Logs `what` and `why`, unless `why` was logged before.
-  void say_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);
+  void log_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
   /// What load() would take in, without doing it: it points into `saved`. Errors: as load().
