@@ -46,6 +46,31 @@ def test_launched_ranks_meet_and_reduce() -> None:
     ]
 
 
+@pytest.mark.netns
+def test_ranks_meet_where_loopback_has_ipv6_alone() -> None:
+    only_ipv6 = 'ip link set lo up && ip address del 127.0.0.1/8 dev lo && exec "$@"'
+    launcher = [sys.executable, "-m", "lightcc.runner", "-np", "2", "--no-prefix"]
+    result = subprocess.run(
+        [
+            "unshare",
+            "-n",
+            "sh",
+            "-c",
+            only_ipv6,
+            "-",
+            *launcher,
+            sys.executable,
+            "-c",
+            TRAIN,
+            "well",
+        ],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.stdout.count(b" of 2 local ") == 2, result.stderr
+
+
 TORCH = """
 import torch
 import torch.distributed as dist
