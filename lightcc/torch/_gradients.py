@@ -138,6 +138,7 @@ class _Gradients:
         return slot.parameter.requires_grad
 
     def too_many_passes(self, slot: _Slot) -> Exception:
+        self.taken[:] = [taken for taken in self.taken if taken[0] is not slot]  # Told of here.
         return AssertionError(
             "Gradients were computed more than backward_passes_per_step times before call to "
             "step(). Increase backward_passes_per_step to accumulate gradients locally. "
