@@ -8,10 +8,14 @@ compared bit for bit. Importing torch takes seconds, so one set of ranks runs ma
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
+import inspect
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +27,32 @@ if TYPE_CHECKING:
 
 INPUTS, OUTPUTS, ROWS = 6, 3, 4
 TOLERANCE = 1e-9
+
+
+def checks_of(module: str) -> list[Callable[[], None]]:
+    """Returns the functions of a module up to here that take and return nothing."""
+    return [
+        function
+        for function in vars(sys.modules[module]).values()
+        if inspect.isfunction(function)
+        and function.__module__ == module
+        and function.__annotations__ == {"return": "None"}
+        and not function.__name__.startswith("test_")
+    ]
+
+
+def each_on(
+    ranks: int, checks: Sequence[Callable[[], None]], env: Mapping[str, str] | None = None
+) -> Callable[[str], None]:
+    """Returns a test of each of these functions, all on one set of ranks."""
+    ask = functools.cache(lambda: outcomes(checks, ranks, env))
+
+    @pytest.mark.parametrize("claim", [check.__name__ for check in checks])
+    def test(claim: str) -> None:
+        for rank, problem in enumerate(ask()[claim]):
+            assert not problem, f"rank {rank}: {problem}"
+
+    return test
 
 
 def outcomes(

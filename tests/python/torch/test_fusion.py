@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import test_optimizer
 import torch
-from replicas import check_equal, check_identical, outcomes, sgd
+from replicas import check_equal, check_identical, checks_of, each_on, outcomes, sgd
 from torch import nn
 
 import lightcc.torch as hvd
@@ -336,54 +336,10 @@ def members_of_a_set_plan_by_themselves() -> None:
     hvd.remove_process_set(process_set)
 
 
-CHECKS = [
-    none_sends_each_gradient_alone,
-    auto_fusion_of_no_bytes_merges_nothing,
-    piecewise_fusion_cuts_the_list_of_parameters,
-    scopewise_fusion_follows_the_modules,
-    the_strategies_of_earlier_versions_are_refused_with_what_to_use,
-    costs_are_fitted_for_each_process_set,
-    gradients_of_a_group_stay_in_it,
-    every_strategy_gives_the_same_bits,
-    strategies_go_with_every_other_option,
-    ranks_may_list_their_parameters_in_different_orders,
-    schedules_that_match_nothing_are_warned_about,
-    bad_strings_are_refused_on_every_rank,
-    ranks_that_plan_differently_are_told_so_on_every_rank,
-    rules_that_differ_are_a_mismatch,
-    gradients_that_never_come_hold_up_nothing_but_their_bucket,
-    sparse_gradients_leave_their_bucket,
-    ranks_that_join_early_count_no_steps,
-    members_of_a_set_plan_by_themselves,
-]
-
-
-@pytest.fixture(scope="module")
-def first_checks() -> dict[str, list[str]]:
-    return outcomes(CHECKS[:8], RANKS)
-
-
-@pytest.fixture(scope="module")
-def other_checks() -> dict[str, list[str]]:
-    return outcomes(CHECKS[8:], RANKS)
-
-
-def check_all(problems: list[str]) -> None:
-    for rank, problem in enumerate(problems):
-        assert not problem, f"rank {rank}: {problem}"
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[:8]])
-def test_fusion(claim: str, first_checks: dict[str, list[str]]) -> None:
-    check_all(first_checks[claim])
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[8:]])
-def test_fusion_where_ranks_differ(claim: str, other_checks: dict[str, list[str]]) -> None:
-    check_all(other_checks[claim])
+test_fusion = each_on(RANKS, checks_of(__name__))
 
 
 def test_whatever_holds_for_the_optimizer_holds_under_a_plan() -> None:
     env = {"LIGHT_FUSION_STRATEGY": "piecewise_fusion", "LIGHT_FUSION_SCHEDULE": "1;3"}
-    for claim, problems in outcomes(test_optimizer.CHECKS, 3, env).items():
+    for claim, problems in outcomes(checks_of(test_optimizer.__name__), 3, env).items():
         assert not any(problems), f"{claim}: {problems}"

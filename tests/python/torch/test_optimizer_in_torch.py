@@ -14,9 +14,10 @@ from replicas import (
     batch,
     check_equal,
     check_identical,
+    checks_of,
+    each_on,
     make_model,
     mean_loss,
-    outcomes,
     sgd,
     train_alone,
     train_together,
@@ -268,12 +269,12 @@ def state_moves_between_plain_and_distributed_optimizers() -> None:
     plain = torch.optim.Adam(model.parameters(), lr=0.5)
     plain.load_state_dict(optimizer.state_dict())
     assert plain.param_groups[0]["lr"] == 0.01
+    del optimizer
     again = hvd.DistributedOptimizer(
         torch.optim.Adam(model.parameters(), lr=0.5), model.named_parameters()
     )
     again.load_state_dict(plain.state_dict())
     assert again.param_groups[0]["lr"] == 0.01
-    del optimizer
     mean_loss(model, batch(1, hvd.rank())).backward()
     again.step()
     check_identical(model)
@@ -304,30 +305,4 @@ def a_model_with_hooks_can_be_copied_and_saved() -> None:
     optimizer.zero_grad()  # Nothing is on its way.
 
 
-CHECKS = [
-    zero_grad_in_between_is_refused,
-    a_second_backward_pass_is_an_error_that_names_the_parameter,
-    a_shared_module_under_reentrant_checkpoints_is_an_error_with_a_remedy,
-    a_gradient_with_a_graph_is_an_error_that_names_the_parameter,
-    step_after_synchronize_warns_once_and_combines_once,
-    ranks_that_disagree_about_a_parameter_all_get_the_error,
-    no_names_are_needed,
-    two_optimizers_may_have_gradients_in_flight,
-    an_optimizer_is_wrapped_with_its_state,
-    step_hooks_run_once_and_see_the_gradients_of_all_ranks,
-    learning_rate_schedulers_work_before_and_after_wrapping,
-    state_moves_between_plain_and_distributed_optimizers,
-    an_optimizer_that_is_gone_leaves_the_model_alone,
-    a_model_with_hooks_can_be_copied_and_saved,
-]
-
-
-@pytest.fixture(scope="module")
-def three_ranks() -> dict[str, list[str]]:
-    return outcomes(CHECKS, 3)
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS])
-def test_optimizer_in_torch(claim: str, three_ranks: dict[str, list[str]]) -> None:
-    for rank, problem in enumerate(three_ranks[claim]):
-        assert not problem, f"rank {rank}: {problem}"
+test_optimizer_in_torch = each_on(3, checks_of(__name__))

@@ -13,9 +13,10 @@ from replicas import (
     batch,
     check_equal,
     check_identical,
+    checks_of,
+    each_on,
     make_model,
     mean_loss,
-    outcomes,
     sgd,
     train_alone,
 )
@@ -376,33 +377,7 @@ def gradients_that_are_negative_views_are_combined() -> None:
         assert real.item() == -2.0
 
 
-CHECKS = [
-    gradients_on_their_way_are_those_of_the_step_after_loading,
-    gradients_of_before_loading_never_come_later,
-    one_rank_alone_may_load_between_backward_and_step,
-    passes_before_loading_count_no_more,
-    gradients_of_a_world_that_ended_are_lost,
-    changes_of_gradients_on_their_way_are_refused,
-    hooks_that_write_later_than_ours_are_refused_and_earlier_ones_count,
-    a_sparse_gradient_that_is_changed_is_refused,
-    closures_of_several_optimizers_may_run_side_by_side,
-    deep_copies_train_their_own_parameters,
-    a_copy_of_gradients_in_flight_and_a_pickle_are_refused,
-    private_names_have_horovods_meaning,
-    gradients_that_are_negative_views_are_combined,
-    optimizers_with_plans_may_step_in_any_order,
-]
-
-
-@pytest.fixture(scope="module")
-def three_ranks() -> dict[str, list[str]]:
-    return outcomes(CHECKS, 3)
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS])
-def test_state(claim: str, three_ranks: dict[str, list[str]]) -> None:
-    for rank, problem in enumerate(three_ranks[claim]):
-        assert not problem, f"rank {rank}: {problem}"
+test_state = each_on(3, checks_of(__name__))
 
 
 # -- What a step costs between hosts --------------------------------------------------------------

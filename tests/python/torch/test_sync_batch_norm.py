@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from replicas import check_identical, outcomes
+from replicas import check_identical, checks_of, each_on
 from torch import nn
 from two_by_two import TWO_BY_TWO
 
@@ -168,27 +168,7 @@ def a_network_trains_as_on_the_joined_batch() -> None:
         torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-9)
 
 
-CHECKS = [
-    every_dimension_matches_the_joined_batch,
-    ranks_may_have_batches_of_different_and_no_size,
-    options_mean_what_they_mean_in_torch,
-    single_precision_is_as_exact_as_torch,
-    half_precision_goes_through_with_wide_parameters,
-    large_means_do_not_cancel,
-    one_value_in_all_is_an_error_on_all_ranks,
-    a_network_trains_as_on_the_joined_batch,
-]
-
-
-@pytest.fixture(scope="module")
-def three_ranks() -> dict[str, list[str]]:
-    return outcomes(CHECKS, 3)
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS])
-def test_sync_batch_norm(claim: str, three_ranks: dict[str, list[str]]) -> None:
-    for rank, problem in enumerate(three_ranks[claim]):
-        assert not problem, f"rank {rank}: {problem}"
+test_sync_batch_norm = each_on(3, checks_of(__name__))
 
 
 def normalize_two_steps() -> list[list[float]]:

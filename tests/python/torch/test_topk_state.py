@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from replicas import outcomes
+from replicas import checks_of, each_on
 from torch import nn
 from two_by_two import TWO_BY_TWO, make_model, sgd, train, weights
 
@@ -167,35 +167,17 @@ def two_optimizers_that_share_names_are_warned_of() -> None:
         other = compressed(second)
     assert len(lines) == 1
     assert "two DistributedOptimizers call different parameters '0.weight' (and 3 more)" in lines[0]
-    del other
+    del optimizer, other
     gc.collect()
     with logged() as lines:
         again = compressed(first)  # The same parameters.
         named = [(f"second.{name}", p) for name, p in second.named_parameters()]
         renamed = hvd.DistributedOptimizer(sgd(second), named, compression=TOPK)
     assert lines == []
-    assert len({id(optimizer), id(again), id(renamed)}) == 3
+    assert again is not renamed
 
 
-CHECKS = [
-    zero_gradients_of_float64_are_saved_and_loaded,
-    a_file_that_is_damaged_for_one_rank_is_loaded_by_none,
-    a_dict_that_is_damaged_on_one_rank_is_loaded_by_none,
-    states_of_different_steps_are_dropped,
-    a_save_that_fails_leaves_the_file_before_and_nothing_else,
-    two_optimizers_that_share_names_are_warned_of,
-]
-
-
-@pytest.fixture(scope="module")
-def four_ranks() -> dict[str, list[str]]:
-    return outcomes(CHECKS, 4, TWO_BY_TWO)
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS])
-def test_state(claim: str, four_ranks: dict[str, list[str]]) -> None:
-    for rank, problem in enumerate(four_ranks[claim]):
-        assert not problem, f"rank {rank}: {problem}"
+test_state = each_on(4, checks_of(__name__), TWO_BY_TWO)
 
 
 # -- Process sets ---------------------------------------------------------------------------------

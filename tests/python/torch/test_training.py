@@ -16,10 +16,11 @@ from replicas import (
     check_equal,
     check_identical,
     check_moved,
+    checks_of,
+    each_on,
     joined_batch,
     make_model,
     mean_loss,
-    outcomes,
     train_alone,
     train_together,
 )
@@ -351,31 +352,4 @@ def training_goes_on_in_a_new_world() -> None:
     check_moved(again)
 
 
-CHECKS = [
-    gradients_are_clipped_between_synchronize_and_step,
-    scaled_gradients_train_alike_with_and_without_synchronize,
-    an_infinite_gradient_on_one_rank_skips_the_step_on_all,
-    lbfgs_takes_the_steps_of_one_process,
-    a_closure_of_sgd_sees_the_gradients_of_all_ranks,
-    data_loaders_may_fork_workers,
-    a_compiled_model_trains_alike,
-    gradients_accumulate_with_a_smaller_loss,
-    state_is_broadcast_before_the_first_step,
-    forward_collectives_mix_with_gradients_in_flight,
-    adasum_combines_what_the_steps_of_two_ranks_changed,
-    adasum_adds_orthogonal_steps_and_averages_equal_ones,
-    adasum_keeps_its_promises_to_callers,
-    adasum_takes_zeros_from_a_rank_with_an_infinite_gradient,
-    training_goes_on_in_a_new_world,
-]
-
-
-@pytest.fixture(scope="module")
-def two_ranks() -> dict[str, list[str]]:
-    return outcomes(CHECKS, 2)
-
-
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS])
-def test_training(claim: str, two_ranks: dict[str, list[str]]) -> None:
-    for rank, problem in enumerate(two_ranks[claim]):
-        assert not problem, f"rank {rank}: {problem}"
+test_training = each_on(2, checks_of(__name__))
