@@ -212,34 +212,6 @@ def a_compiled_model_trains_alike() -> None:
     check_equal(model, train_alone(sgd))
 
 
-def gradients_accumulate_with_a_smaller_loss() -> None:
-    """As in Horovod's documentation: passes per step, and the loss divided by them."""
-    model = make_model()
-    optimizer = distributed(model, backward_passes_per_step=2)
-    for step in range(2):
-        optimizer.zero_grad()
-        for half in (slice(0, 2), slice(2, 4)):
-            x, y = batch(step, hvd.rank())
-            (mean_loss(model, (x[half], y[half])) / 2).backward()
-        optimizer.step()
-    check_identical(model)
-    check_equal(model, train_alone(sgd, steps=2))
-
-
-def state_is_broadcast_before_the_first_step() -> None:
-    torch.manual_seed(hvd.rank())
-    model = nn.Linear(6, 3).double()
-    optimizer = distributed(model, torch.optim.Adam(model.parameters(), lr=0.1 * (hvd.rank() + 1)))
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    for step in range(3):
-        optimizer.zero_grad()
-        mean_loss(model, batch(step, hvd.rank())).backward()
-        optimizer.step()
-    check_identical(model)
-
-
 def forward_collectives_mix_with_gradients_in_flight() -> None:
     model = make_model()
     optimizer = distributed(model)
