@@ -42,6 +42,14 @@ std::vector<std::int64_t> splits_of_torch(py::handle object) {
   return {values, values + splits.ref.shape[0]};
 }
 
+/// An array of another library in host memory. It is only read, as arrays of JAX never change.
+TensorView view_by_numpy(py::handle object, Access access) {
+  if (access == Access::kWrite) {
+    throw_read_only();
+  }
+  return numpy_kind().view(py::module_::import("numpy").attr("from_dlpack")(object), access);
+}
+
 }  // namespace
 
 TensorView to_tensor(py::handle object, Access access) {
@@ -51,9 +59,13 @@ TensorView to_tensor(py::handle object, Access access) {
       return kind->view(object, access);
     }
   }
+  if (py::hasattr(object, "__dlpack__")) {
+    return view_by_numpy(object, access);
+  }
   throw py::type_error(
       "Tensor is required to be a numpy.ndarray, a torch.Tensor, a tensor or variable of "
-      "TensorFlow, or an array in CUDA memory with __cuda_array_interface__ or __dlpack__, not " +
+      "TensorFlow, an array with __dlpack__, as JAX's, or an array in CUDA memory with "
+      "__cuda_array_interface__, not " +
       std::string(Py_TYPE(object.ptr())->tp_name) + ".");
 }
 

@@ -189,7 +189,15 @@ std::int64_t WorldBinding::submit(const Call& call,
       take_output(outputs[i], operations[i]);
     }
   }
-  return start(call, std::move(operations), std::move(tensors), std::move(outputs));
+  std::vector<WideAverage> wide;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    if (std::optional<WideAverage> widened = widen(operations[i])) {
+      wide.push_back(std::move(*widened));
+      wide.back().index = i;
+    }
+  }
+  return start(
+      call, std::move(operations), std::move(tensors), std::move(outputs), std::move(wide));
 }
 
 std::shared_ptr<ReadyEvent> WorldBinding::order(std::vector<TensorView>& tensors,
@@ -229,7 +237,8 @@ std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::hand
 std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<Operation> operations,
                                  std::vector<TensorView> tensors,
-                                 std::vector<TensorView> outputs) {
+                                 std::vector<TensorView> outputs,
+                                 std::vector<WideAverage> wide) {
   Handle handle = value_or_throw(
       world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
   return add_pending({.world = shared_from_this(),
@@ -239,7 +248,8 @@ std::int64_t WorldBinding::start(const Call& call,
                       .in_place = call.in_place,
                       .from_any = call.prototype.from_any,
                       .tensors = std::move(tensors),
-                      .outputs = std::move(outputs)});
+                      .outputs = std::move(outputs),
+                      .wide = std::move(wide)});
 }
 
 std::int64_t WorldBinding::allreduce(py::handle tensors,

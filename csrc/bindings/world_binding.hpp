@@ -17,6 +17,7 @@
 #include "arguments.hpp"
 #include "lightcc_cuda/staging/stream_order.hpp"
 #include "tensors.hpp"
+#include "wide_average.hpp"
 
 namespace lightcc::bindings {
 
@@ -148,7 +149,8 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t start(const Call& call,
                      std::vector<Operation> operations,
                      std::vector<TensorView> tensors,
-                     std::vector<TensorView> outputs = {});
+                     std::vector<TensorView> outputs = {},
+                     std::vector<WideAverage> wide = {});
 
   WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.

@@ -22,8 +22,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lightcc import _world
+from lightcc._binding import _core
 from lightcc._ops.basics import count_step
-from lightcc._ops.waiting import synchronize
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.fusion import BATCH_BYTES, Gradient, Planner, Rule
 
@@ -465,7 +465,7 @@ class GradientStream(Generic[S]):
             flight.handle = None
             return
         with self._region("wait", flight.slots[0].name):
-            synchronize(flight.handle)
+            _core.wait(flight.handle)  # Who asked for the handle may have synchronized it.
         flight.handle = None
         for slot, output in zip(flight.slots, flight.sent, strict=False):
             if slot.copied:

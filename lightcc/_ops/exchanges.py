@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, overload
 
 from lightcc import _world
-from lightcc._ops.waiting import synchronize
+from lightcc._binding import _core
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
@@ -63,7 +63,7 @@ def allgather(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().allgather(tensor, ONE, name, set_id(process_set), WAITS)
-    result: Tensor = synchronize(handle)
+    result: Tensor = _core.wait(handle)
     return result
 
 
@@ -96,7 +96,7 @@ def grouped_allgather(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().allgather(tensors, GROUP, name, set_id(process_set), WAITS)
-    results: list[Tensor] = synchronize(handle)
+    results: list[Tensor] = _core.wait(handle)
     return results
 
 
@@ -135,7 +135,7 @@ def broadcast(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().broadcast(tensor, NEW, root_rank, name, set_id(process_set), WAITS)
-    result: Tensor = synchronize(handle)
+    result: Tensor = _core.wait(handle)
     return result
 
 
@@ -173,7 +173,7 @@ def broadcast_(
     handle = _world.current().broadcast(
         tensor, IN_PLACE, root_rank, name, set_id(process_set), WAITS
     )
-    result: Tensor = synchronize(handle)
+    result: Tensor = _core.wait(handle)
     return result
 
 
@@ -231,7 +231,7 @@ def alltoall(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), WAITS)
-    output, received_splits = synchronize(handle)
+    output, received_splits = _core.wait(handle)
     return output if splits is None else (output, received_splits)
 
 
@@ -264,7 +264,7 @@ def send(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), WAITS))
+    _core.wait(_world.current().send(tensor, destination, name, set_id(process_set), WAITS))
 
 
 def recv_async(
@@ -299,5 +299,5 @@ def recv(
         HorovodInternalError: On both ranks; see `lightcc`.
     """
     handle = _world.current().recv(tensor, source, name, set_id(process_set), WAITS)
-    result: Tensor = synchronize(handle)
+    result: Tensor = _core.wait(handle)
     return result

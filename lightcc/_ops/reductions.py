@@ -9,7 +9,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from lightcc import _world
-from lightcc._ops.waiting import synchronize
+from lightcc._binding import _core
 from lightcc._warnings import warn_caller
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.compression import Compression, engine_spec, refuse_engine_compressor
@@ -128,7 +128,7 @@ def allreduce(
             call needs a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
-            integers are rounded towards zero.
+            integers are rounded towards zero, and the sum of int8 or uint8 is taken in int32.
         prescale_factor: Multiplies the input. Integers are scaled in float64 and rounded towards
             zero.
         postscale_factor: Multiplies the result, likewise.
@@ -160,7 +160,7 @@ def allreduce(
         WAITS,
         engine_spec(compression),
     )
-    result: Tensor = compression.decompress(synchronize(handle), context)
+    result: Tensor = compression.decompress(_core.wait(handle), context)
     return result
 
 
@@ -225,7 +225,7 @@ def allreduce_(
         set_id(process_set),
         WAITS,
     )
-    result: Tensor = synchronize(handle)
+    result: Tensor = _core.wait(handle)
     return result
 
 
@@ -297,7 +297,7 @@ def grouped_allreduce(
     )
     return [
         compression.decompress(output, context)
-        for output, (_, context) in zip(synchronize(handle), compressed, strict=True)
+        for output, (_, context) in zip(_core.wait(handle), compressed, strict=True)
     ]
 
 
@@ -361,7 +361,7 @@ def grouped_allreduce_(
         set_id(process_set),
         WAITS,
     )
-    results: list[Tensor] = synchronize(handle)
+    results: list[Tensor] = _core.wait(handle)
     return results
 
 
@@ -428,7 +428,7 @@ def reducescatter(
         set_id(process_set),
         WAITS,
     )
-    result: Tensor = compression.decompress(synchronize(handle), context)
+    result: Tensor = compression.decompress(_core.wait(handle), context)
     return result
 
 
@@ -493,5 +493,5 @@ def grouped_reducescatter(
     )
     return [
         compression.decompress(output, context)
-        for output, (_, context) in zip(synchronize(handle), compressed, strict=True)
+        for output, (_, context) in zip(_core.wait(handle), compressed, strict=True)
     ]

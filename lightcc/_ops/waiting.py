@@ -51,12 +51,13 @@ def synchronize(handle: int) -> Any:
         handle: What an asynchronous function returned.
 
     Returns:
-        What the synchronous form returns (`alltoall_async`: always tensor and received splits);
-        `None` for a handle that is not known, or was synchronized already.
+        What the synchronous form returns (`alltoall_async`: always tensor and received splits).
 
     Raises:
+        ValueError: There is no such handle, or it was synchronized already.
         HorovodInternalError: See `lightcc`.
     """
+    _core.poll(handle)  # Refuses a handle that is not known.
     return _core.wait(handle)
 
 

@@ -37,6 +37,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
     Raises:
         ValueError: `params` is neither, or this rank's call is wrong; see `lightcc`.
+        TypeError: An entry is no tensor, such as a module's extra state; nothing is sent.
         HorovodInternalError: On all ranks; see `lightcc`.
 
     Example:
@@ -53,6 +54,13 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     else:
         msg = f"invalid params of type: {type(params)}"
         raise ValueError(msg)  # noqa: TRY004  Horovod's error
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor):
+            msg = (
+                f"the entry '{name}' of params is a {type(tensor).__name__}: expected a tensor; "
+                "leave it out, and give it to broadcast_object()"
+            )
+            raise TypeError(msg)
     _broadcast_in_place(named, root_rank)
 
 
@@ -63,13 +71,21 @@ def _broadcast_in_place(named: Iterable[tuple[str | None, Any]], root_rank: int)
         sent = tensor
         if isinstance(tensor, torch.Tensor) and (not tensor.is_contiguous() or tensor.is_neg()):
             sent = tensor.detach().contiguous().resolve_neg()
-            copies.append((tensor, sent))
+            copies.append((_without_repeats(tensor, tensor), _without_repeats(sent, tensor)))
         handles.append(broadcast_async_(sent, root_rank, name))
     for handle in handles:
         synchronize(handle)
     with torch.no_grad():
         for tensor, sent in copies:
             tensor.copy_(sent)
+
+
+def _without_repeats(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns a view with one of the elements that an expanded dimension of `like` repeats."""
+    for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def broadcast_optimizer_state(

@@ -98,6 +98,12 @@ def average_of_integers_is_truncated_towards_zero() -> None:
         total = sum(value + rank for rank in range(hvd.size()))
         expected = np.array([int(total * (1.0 / hvd.size()))], np.int32)
         check_same(hvd.allreduce(x), expected, value)
+    for dtype, value in ((np.int8, 127), (np.int8, -128), (np.uint8, 255)):  # Sums do not fit.
+        x = np.full(3, value, dtype)
+        check_same(hvd.allreduce(x), x, value)
+        y = np.full(3, value - np.sign(value) * (hvd.rank() == 0), dtype)
+        (y,) = hvd.grouped_allreduce_([y], name="group")
+        check_same(y, np.full(3, int((hvd.size() * value - np.sign(value)) / hvd.size()), dtype))
 
 
 def adasum_averages_what_is_equal_and_adds_what_is_orthogonal() -> None:

@@ -62,6 +62,12 @@ def parameters() -> None:
     check_same(mine[1], torch.full((3,), ROOT, dtype=torch.bfloat16))
     hvd.broadcast_parameters([], ROOT)
 
+    # Expanded dimensions have one element each, whatever their strides are elsewhere.
+    row = torch.full((1, 3), float(hvd.rank()))
+    hvd.broadcast_parameters({"a": row.expand(4, 3), "b": row[:, :1].expand(1, 5).t()}, ROOT)
+    check_same(row, torch.full((1, 3), float(ROOT)))
+    with pytest.raises(TypeError, match=r"^the entry 'x\._extra_state' of params is a dict: expe"):
+        hvd.broadcast_parameters({"a": row, "x._extra_state": {"seen": 1}}, ROOT)
     with pytest.raises(ValueError, match=r"^invalid params of type: <class 'generator'>"):
         hvd.broadcast_parameters(model_of(0).named_parameters(), ROOT)
     with pytest.raises(ValueError, match=r"^broadcast received invalid root rank 9"):
@@ -209,6 +215,17 @@ def objects() -> None:
     check_same(received["tensor"], torch.full((2,), ROOT))
     everything = hvd.allgather_object(mine)
     assert [one["rank"] for one in everything] == list(range(hvd.size()))
+
+    # What one rank cannot pickle is an error everywhere, and nobody waits.
+    sent = (i for i in range(3)) if hvd.rank() == ROOT else None
+    for call in (
+        lambda: hvd.broadcast_object(sent, ROOT, name="object"),
+        lambda: hvd.allgather_object(sent, name="objects"),
+    ):
+        error = TypeError if hvd.rank() == ROOT else ValueError
+        with pytest.raises(error, match=rf"^rank {ROOT} could not pickle|generator"):
+            call()
+    assert hvd.allgather_object(hvd.rank(), name="objects") == list(range(hvd.size()))
 
 
 def test_state_is_the_roots_on_every_rank() -> None:

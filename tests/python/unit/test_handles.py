@@ -29,14 +29,15 @@ def test_handle_is_an_integer_that_is_never_reused() -> None:
 def test_synchronize_gives_the_result_once() -> None:
     handle = hvd.allreduce_async(np.arange(3), op=hvd.Sum)
     check_same(hvd.synchronize(handle), np.arange(3))
-    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match=f"^Handle {handle} was not created or has been cleared"):
+        hvd.synchronize(handle)
 
 
-def test_unknown_handle_synchronizes_to_none_and_cannot_be_polled() -> None:
+def test_unknown_handles_can_neither_be_synchronized_nor_polled() -> None:
     for handle in (0, -1, 10**15):
-        assert hvd.synchronize(handle) is None
-        with pytest.raises(ValueError, match=rf"^Handle {handle} was not created or has been clea"):
-            hvd.poll(handle)
+        for use in (hvd.poll, hvd.synchronize):
+            with pytest.raises(ValueError, match=f"^Handle {handle} was not created or has been"):
+                use(handle)
 
 
 def test_poll_becomes_true_and_keeps_the_handle() -> None:
@@ -54,7 +55,8 @@ def test_handle_of_a_world_that_ended_is_an_error_not_a_result() -> None:
     assert hvd.poll(handle)
     with pytest.raises(hvd.ShutDownError, match="shut down"):
         hvd.synchronize(handle)
-    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match="was not created"):
+        hvd.synchronize(handle)
 
 
 def test_many_operations_may_be_in_flight() -> None:

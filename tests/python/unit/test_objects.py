@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 
 import pytest
@@ -22,6 +23,19 @@ def test_object_that_cannot_be_pickled_is_the_callers_error() -> None:
     with pytest.raises(TypeError, match="pickle"):
         hvd.allgather_object(threading.Lock())
     assert hvd.allgather_object(1) == [1]
+
+
+def test_what_only_cloudpickle_takes_travels_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Local:
+        rate = staticmethod(lambda epoch: 0.5**epoch)
+
+    found = hvd.allgather_object((lambda x: x + 1, Local))[0]
+    assert (found[0](1), found[1].rate(2)) == (2, 0.25)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(AttributeError, match="local object"):
+        hvd.broadcast_object(Local)
 
 
 def test_root_outside_the_world_is_refused() -> None:

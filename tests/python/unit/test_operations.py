@@ -229,6 +229,22 @@ def test_arrays_that_no_operation_takes_are_refused() -> None:
                 call(value)  # type: ignore[arg-type]
 
 
+class ReadOnly:
+    """An array as JAX has it: its memory is offered by DLPack, and must not be written."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.__dlpack__ = array.__dlpack__
+        self.__dlpack_device__ = array.__dlpack_device__
+
+
+def test_arrays_that_offer_their_memory_by_dlpack_are_read() -> None:
+    x: Any = ReadOnly(np.arange(6, dtype=np.float32).reshape(2, 3))
+    check_same(hvd.allreduce(x, op=hvd.Sum), np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert hvd.allgather(x).shape == (2, 3)
+    with pytest.raises(ValueError, match="required to be writable"):
+        hvd.allreduce_(x)
+
+
 def test_unknown_reduction_is_refused() -> None:
     wrong: list[Any] = [-1, 6, "sum"]
     for op in wrong:
