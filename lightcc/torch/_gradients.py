@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lightcc._core import CompressionSpec
     from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
+    from lightcc.torch._start_check import StartCheck
 
 
 _TOUCHED = """The gradient of parameter '{}' was changed while it was on its way, so that ranks \
@@ -196,11 +197,12 @@ class GradientExchange:
         sparse_as_dense: bool,
         process_set: ProcessSet,
         fusion: FusionChoice,
+        start_check: StartCheck,
     ) -> None:
         """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step.
 
         Collective, where `fusion` is a plan. `spec` is what `compression` asks of the engine, if
-        anything.
+        anything. `start_check` counts the steps.
 
         Raises:
             ValueError: Another exchange, of an optimizer that still lives, combines a gradient.
@@ -208,6 +210,7 @@ class GradientExchange:
         self._slots = _make_slots(names)
         _check_unowned(self._slots)
         self._hooks: list[RemovableHandle] = []
+        self._start_check = start_check
         # The engine divides by the number of ranks when the op is Average.
         averaged = op == Average
         self._source = _Gradients(compression, op, process_set, sparse_as_dense=sparse_as_dense)
@@ -234,6 +237,7 @@ class GradientExchange:
         slots = _make_slots(names)
         _check_unowned(slots)
         self._slots |= slots
+        self._start_check.add(names)
         self.stream.add(slots.values())
         self._hook(slots)
 
@@ -251,7 +255,12 @@ class GradientExchange:
                 have arrived.
             HorovodInternalError: As of the stream.
         """
-        self._wait(self.stream.synchronize)
+
+        def wait() -> bool:
+            self.stream.synchronize()
+            return True
+
+        self._wait(wait)
 
     def settle(self) -> bool | None:
         """Ends the step under way as the stream does; raises as `synchronize()`."""
@@ -264,7 +273,9 @@ class GradientExchange:
         finally:
             if not self.stream.active:  # Else the wait was interrupted, and will be repeated.
                 self._source.taken.clear()
-        if touched is not None and combined is not False:
+        if combined:
+            self._start_check.count_step()
+        if touched is not None and combined:
             raise AssertionError(_TOUCHED.format(touched.name))
         return combined
 

@@ -57,6 +57,7 @@ from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._momentum import momentum_to_take_over, without_momentum
 from lightcc.torch._parameters import check_named, name_parameters
 from lightcc.torch._private_names import PrivateNames
+from lightcc.torch._start_check import StartCheck
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             sparse_as_dense=sparse_as_dense,
             process_set=process_set,
             fusion=fusion,
+            start_check=StartCheck(names, self.param_groups, process_set),
         )
         if isinstance(compressor, AutoCompressor):
             self._tuner = CompressionTuner(

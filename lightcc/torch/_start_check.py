@@ -1,0 +1,157 @@
+"""Whether replicas begin alike: compared after the first step, and with one warning at most.
+
+Compared are hashes: one for a sample of each parameter, and one for each option of the optimizer.
+They travel in a single small all-reduce, the maximum of each hash and of its negative: the two
+agree where all ranks have the same. Besides, each rank has an element of its own, which says who
+has what. The time is the second step, as scripts for Horovod may broadcast after the first batch:
+the second of a world, and again after a join, because ranks count no others alike.
+
+What it does not see: buffers, the optimizer's state, elements beyond the sample, and ranks that
+come to differ later (`check_replicas` of elastic jobs does).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lightcc import _world
+from lightcc._ops.reductions import Max
+from lightcc.elastic._replicas import sample
+from lightcc.exceptions import RankMismatchError
+from lightcc.fusion import digest_of
+from lightcc.torch import mpi_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lightcc.process_sets import ProcessSet
+
+_log = logging.getLogger(__name__)
+
+_OPTIONS = 64  # Elements for options: ranks may have different ones, but must send as many.
+_SHOWN = 3
+
+
+class StartCheck:
+    """Compares the replicas of one optimizer."""
+
+    def __init__(
+        self,
+        names: Mapping[torch.Tensor, str],
+        param_groups: Sequence[Mapping[str, Any]],
+        process_set: ProcessSet,
+    ) -> None:
+        """Takes what is compared, of which nothing is looked at yet.
+
+        Args:
+            names: Of the parameters, the same on all ranks.
+            param_groups: The optimizer's, with its options.
+            process_set: The ranks; this one is a member.
+        """
+        self._names = dict(names)
+        self._param_groups = param_groups
+        self._process_set = process_set
+        self._epoch = -1
+        self._steps = 0
+        self._has_told = False
+
+    def add(self, names: Mapping[torch.Tensor, str]) -> None:
+        """Takes in more parameters."""
+        self._names |= names
+
+    def count_step(self) -> None:
+        """Counts a step, and compares at the second one.
+
+        Collective: every rank of the process set must call it.
+
+        Raises:
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        # After a join() ranks have made different numbers of steps, so they count anew.
+        if self._epoch != _world.counting_epoch():
+            self._epoch, self._steps = _world.counting_epoch(), 0
+        self._steps += 1
+        if self._steps == 2 and self._process_set.size() != 1:
+            self._compare()
+
+    def _compare(self) -> None:
+        weights = [_hash(_bytes_of(p)) for p in self._names]
+        options, slots = self._options()
+        own = torch.tensor(weights + options, dtype=torch.int64)
+        size, rank = self._process_set.size() or 1, self._process_set.rank() or 0
+        whole = torch.zeros(size, dtype=torch.int64)
+        whole[rank] = _hash(own.numpy().tobytes())
+        name = f"DistributedOptimizer.start.{digest_of(self._names.values())}"
+        try:
+            found = mpi_ops.allreduce_(
+                torch.cat([own, -own, whole]), name=name, op=Max, process_set=self._process_set
+            )
+        except RankMismatchError:  # Ranks have joined, or parameters differ, which others say.
+            return
+        highest, lowest, ranks = found.split([own.numel(), own.numel(), size])
+        is_apart = bool(ranks.all()) and not torch.equal(highest, -lowest)
+        if rank == 0 and is_apart and not self._has_told:
+            self._has_told = True
+            differs = (highest != -lowest).tolist()
+            names = list(self._names.values())
+            of_names = [n for n, is_other in zip(names, differs, strict=False) if is_other]
+            of_options = [n for n in slots if differs[len(names) + slots[n]]]
+            self._warn(ranks.tolist(), of_names, of_options)
+
+    def _options(self) -> tuple[list[int], dict[str, int]]:
+        """Returns hashes of the options, and which one each is part of."""
+        found = [1] * _OPTIONS
+        slots: dict[str, int] = {}
+        for group in self._param_groups:
+            for key, value in group.items():
+                plain = value.tolist() if isinstance(value, torch.Tensor) else value
+                if key.startswith("param") or not _is_plain(plain):
+                    continue
+                slots[key] = zlib.crc32(key.encode()) % _OPTIONS
+                text = f"{found[slots[key]]} {key} {plain!r}"
+                found[slots[key]] = _hash(text.encode())
+        return found, slots
+
+    def _warn(self, hashes: list[int], names: list[str], options: list[str]) -> None:
+        counts = Counter(hashes)
+        common = max(counts, key=counts.__getitem__)
+        members = self._process_set.ranks or range(len(hashes))
+        others = [r for r, found in zip(members, hashes, strict=True) if found != common]
+        what = []
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            shown = ", ".join(f"'{name}'" for name in names[:_SHOWN])
+            what.append(f"the parameters {shown}{more} (broadcast_parameters() gives all the same)")
+        if options:
+            what.append(f"the optimizer's {', '.join(options)} (broadcast_optimizer_state() does)")
+        _log.warning(
+            "replicas train apart: after the first step, ranks %s differ from the others in %s",
+            others,
+            " and in ".join(what),
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether what `repr` says of a value is the same in another process."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, complex, str))
+
+
+def _bytes_of(parameter: torch.Tensor) -> bytes:
+    flat = parameter.detach().reshape(-1)
+    part = sample(flat, flat.numel(), 0).contiguous().cpu()
+    data: bytes = part.view(torch.uint8).numpy().tobytes()
+    return data
+
+
+def _hash(data: bytes) -> int:
+    """Returns a number above zero, so that a rank that sends zeros has none."""
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 1) | 1
