@@ -115,7 +115,7 @@ std::string why_unsupported(const Bucket& bucket, const BucketSite& site) {
   return {};
 }
 
-void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::string& why) {
+void log_why_on_host(const Bucket& bucket, const BucketSite& site, const std::string& why) {
   site.residuals.log_once("top-k of tensors on GPUs, such as '" +
                               bucket.tensors.front().signature().name + "', runs in host memory: ",
                           why);
@@ -127,7 +127,7 @@ std::optional<Entries> entries_on_devices(const Bucket& bucket, const BucketSite
     return std::nullopt;
   }
   if (const std::string objection = why_unsupported(bucket, site); !objection.empty()) {
-    say_why_on_host(bucket, site, objection);
+    log_why_on_host(bucket, site, objection);
     return std::nullopt;
   }
   Entries entries;
@@ -136,7 +136,7 @@ std::optional<Entries> entries_on_devices(const Bucket& bucket, const BucketSite
     const std::int32_t device = tensor.operation->operation.input.memory.device;
     auto entry = entry_on(*site.devices->topk_kernels(device), bucket, tensor, site);
     if (!entry.ok()) {  // The next bucket meets an objection.
-      say_why_on_host(bucket, site, entry.status().message());
+      log_why_on_host(bucket, site, entry.status().message());
       return std::nullopt;
     }
     entries.push_back(std::move(*entry));

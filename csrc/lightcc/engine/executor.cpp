@@ -106,8 +106,8 @@ Status Executor::run(Bucket bucket) {
     return {};
   }
   const Signature& first = bucket.tensors.front().signature();
-  const std::optional<Route> way = route_of(found->second, first, routed_bytes(bucket));
-  if (!way.has_value()) {  // This rank has joined; what it submits itself was refused.
+  const std::optional<Route> route = route_of(found->second, first, routed_bytes(bucket));
+  if (!route.has_value()) {  // This rank has joined; what it submits itself was refused.
     return make_error(ErrorCode::kInvalidArgument,
                       "rank %d has joined and cannot take part in '%s': nothing there serves %s "
                       "memory",
@@ -119,9 +119,9 @@ Status Executor::run(Bucket bucket) {
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
   Running& running = lane.emplace_back();
   running.bucket = std::move(bucket);
-  running.route = *way;
+  running.route = *route;
   begin_steps(running);
-  if (way->has_queue) {
+  if (route->has_queue) {
     running.turn = next_turn_++;
     turns_.insert(*running.turn);
   }
@@ -289,9 +289,9 @@ Result<bool> Executor::advance_unfinished() {
 
 Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   Bucket& bucket = running.bucket;
-  const Route& way = running.route;
+  const Route& route = running.route;
   const MemoryKind kind = memory_kind(bucket);
-  const MemoryKind plane = way.plane(kind);
+  const MemoryKind plane = route.plane(kind);
   explain_adasum_once(set, running);
   const BucketSite site{.lane = (*set.groups[Planes::index_of(plane)])[lane],
                         .members = set.ranks,
@@ -299,12 +299,12 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                         .residuals = residuals_,
                         .devices = planes_.staging(kind)};
   if (kind != MemoryKind::kHost) {
-    running.trace = timeline_.trace(bucket, way.name, std::move(running.inputs));
+    running.trace = timeline_.trace(bucket, route.name, std::move(running.inputs));
   }
   running.started = clock_.now();  // Devices may begin at once.
   const DeviceTraceScope scope(running.trace);
-  LIGHTCC_ASSIGN_OR_RETURN(running.work, planes_.plane(plane)->start(bucket, way, site));
-  timeline_.started(bucket, way.name, residuals_.counters());
+  LIGHTCC_ASSIGN_OR_RETURN(running.work, planes_.plane(plane)->start(bucket, route, site));
+  timeline_.started(bucket, route.name, residuals_.counters());
   return {};
 }
 
@@ -366,8 +366,8 @@ std::string Executor::why_unsupported(const Operation& operation) const {
   if (found == sets_.end()) {
     return {};
   }
-  const std::optional<Route> way = route_of(found->second, signature, 0);
-  return way.has_value() && way->carrier == Carrier::kNccl
+  const std::optional<Route> route = route_of(found->second, signature, 0);
+  return route.has_value() && route->carrier == Carrier::kNccl
              ? planes_.plane(signature.memory)->why_unsupported(operation)
              : std::string();
 }

@@ -128,7 +128,7 @@ class Executor {
   /// Finds out at which steps the tensors of a bucket are, where it is compressed.
   void begin_steps(Running& running);
   void end_steps(const Running& running);
-  void count_on_device(const Route& way);
+  void count_on_device(const Route& route);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Running& running);
   /// Whether its inputs are for its device to wait for, which then has been told so.

@@ -12,11 +12,11 @@
 
 namespace lightcc {
 
-void Executor::count_on_device(const Route& way) {
-  device_buckets_.staged += way.carrier == Carrier::kStaged ? 1 : 0;
-  if (way.carrier == Carrier::kNccl) {
+void Executor::count_on_device(const Route& route) {
+  device_buckets_.staged += route.carrier == Carrier::kStaged ? 1 : 0;
+  if (route.carrier == Carrier::kNccl) {
     ++device_buckets_.by_own_plane;
-    device_buckets_.on_levels += way.on_levels ? 1 : 0;
+    device_buckets_.on_levels += route.on_levels ? 1 : 0;
   }
 }
 

@@ -112,7 +112,7 @@ void ResidualStore::forget(std::uint32_t process_set) {
 }
 
 void ResidualStore::log_once(const std::string& what, const std::string& why, LogLevel level) {
-  if (said_.insert(why).second) {
+  if (logged_.insert(why).second) {
     LIGHTCC_LOG(level, "%s%s", what.c_str(), why.c_str());
   }
 }

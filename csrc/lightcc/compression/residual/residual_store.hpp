@@ -108,7 +108,7 @@ class ResidualStore {
  private:
   std::map<Key, std::shared_ptr<TensorResidual>> entries_;
   CompressionCounters counters_;
-  std::set<std::string> said_;
+  std::set<std::string> logged_;
 };
 
 }  // namespace lightcc
