@@ -73,8 +73,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::array kCompressors = {lightcc::Compressor::kInt8, lightcc::Compressor::kInt4};
   const lightcc::QuantizedFormat format{.dtype = kTypes[kind % 4],
                                         .compressor = kCompressors[kind / 4 % 2]};
-  const auto is_void = lightcc::check_quantized(part, elements, format);
-  if (!is_void.ok() || *is_void) {
+  const auto non_finite = lightcc::check_quantized(part, elements, format);
+  if (!non_finite.ok() || *non_finite) {
     return 0;
   }
   const Outcome plain = outcome_at(SimdLevel::kPlain, part, elements, format);

@@ -23,11 +23,11 @@ namespace lightcc::cuda::testing {
 struct CompressedTraining {
   /// What tensors have. Elements of the first one differ from step to step.
   std::vector<std::size_t> elements;
-  int void_rank = 0;  ///< Its input of step kVoidStep has an infinity.
+  int infinite_rank = 0;  ///< Its input of step kSkippedStep has an infinity.
   std::uint32_t process_set = 0;
 
   static constexpr int kSteps = 6;
-  static constexpr int kVoidStep = 4;
+  static constexpr int kSkippedStep = 4;
 };
 
 /// Reduces all tensors in one bucket in each step; with a framework on its GPU, but for every third
@@ -45,7 +45,7 @@ inline std::vector<Numbers> train(World& world,
     for (const std::size_t count : training.elements) {
       data.push_back(numbers_of(data.empty() ? rank + step : rank, count));
     }
-    if (step == CompressedTraining::kVoidStep && rank == training.void_rank) {
+    if (step == CompressedTraining::kSkippedStep && rank == training.infinite_rank) {
       data.front().back() = std::numeric_limits<float>::infinity();
     }
     std::vector<Operation> operations;

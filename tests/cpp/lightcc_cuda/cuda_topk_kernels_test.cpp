@@ -51,7 +51,7 @@ struct Case {
   bool exact = false;
   bool fp16 = false;
   std::vector<double> momenta = {0.0, 0.0, 0.0, 0.0};  ///< Each step has its own.
-  std::optional<std::size_t> void_step{};              ///< In which an element is infinite.
+  std::optional<std::size_t> skipped_step{};           ///< In which an element is infinite.
   std::size_t shift = 0;  ///< How far the shard's address is from an aligned one.
 };
 
@@ -73,7 +73,7 @@ void expect_same_steps(const Framework& framework, CompressionKernels& kernels, 
     for (std::size_t i = 0; i < c.size; ++i) {
       put(c.dtype, shard.data(), i, draw_normal(rng) * (step == 2 ? 3.0 : 1.0));
     }
-    if (step == c.void_step) {
+    if (step == c.skipped_step) {
       put(c.dtype, shard.data(), rng.below(c.size), lightcc::testing::kInfinity);
     }
     memory.write(shard);
@@ -98,8 +98,8 @@ void expect_same_steps(const Framework& framework, CompressionKernels& kernels, 
     EXPECT_EQ(outcomes[1].bytes, outcomes[0].bytes);
     EXPECT_EQ(outcomes[1].count, outcomes[0].count);
     EXPECT_EQ(outcomes[1].non_finite, outcomes[0].non_finite);
-    EXPECT_EQ(outcomes[0].non_finite, step == c.void_step);
-    if (step != c.void_step) {
+    EXPECT_EQ(outcomes[0].non_finite, step == c.skipped_step);
+    if (step != c.skipped_step) {
       EXPECT_EQ(on_gpu->energy().input, on_host->energy().input);
       EXPECT_EQ(on_gpu->energy().kept, on_host->energy().kept);
     }
@@ -107,10 +107,10 @@ void expect_same_steps(const Framework& framework, CompressionKernels& kernels, 
     lists[1].resize(outcomes[1].bytes);
     EXPECT_EQ(lists[1], lists[0]);
     EXPECT_EQ(memory.read(), shard);
-    const bool is_void_elsewhere = step == 1 && c.void_step.has_value();
+    const bool is_skipped_elsewhere = step == 1 && c.skipped_step.has_value();
     for (ShardResidual* const state : {on_host.get(), on_gpu.get()}) {
       EXPECT_TRUE(state->is_pending());
-      is_void_elsewhere ? state->rollback() : state->commit();
+      is_skipped_elsewhere ? state->rollback() : state->commit();
       EXPECT_FALSE(state->is_pending());
     }
     ASSERT_EQ(saved(*on_gpu), saved(*on_host));
@@ -134,15 +134,16 @@ TEST_F(CudaTopkKernels, lists_and_states_have_the_bits_of_host_memory) {
 TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}});
-    // A step that is void gives up the velocity that it brought.
-    expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .void_step = 4});
+    // A step that is skipped gives up the velocity that it brought.
+    expect_same_steps(
+        framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .skipped_step = 4});
   });
 }
 
-TEST_F(CudaTopkKernels, a_step_that_is_void_leaves_what_was_kept_back) {
+TEST_F(CudaTopkKernels, a_step_that_is_skipped_leaves_what_was_kept_back) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const DataType dtype : kFloatTypes) {
-      expect_same_steps(framework, kernels, {.dtype = dtype, .size = 3000, .void_step = 2});
+      expect_same_steps(framework, kernels, {.dtype = dtype, .size = 3000, .skipped_step = 2});
     }
   });
 }
@@ -222,7 +223,7 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
               list_bytes + aligned(sizeof(MergeTensor)) + aligned(kLists * sizeof(MergeList)));
           EXPECT_EQ(fake::copies_of(0).bytes_to_host, 0U);
           EXPECT_EQ(sum.read(), expected);
-          // As for a step that is void.
+          // As for a step that is skipped.
           const TopkListView flagged{
               .elements = size, .format = {.dtype = dtype}, .non_finite = true};
           views = {flagged};
@@ -329,9 +330,9 @@ Calls expect_same_steps_at_once(const Framework& framework,
       EXPECT_TRUE(merge(host, on_host).ok());
       EXPECT_EQ(tensor.sum.read(), expected);
       // Not every step counts for every tensor.
-      const bool is_void = i > 0 && (static_cast<std::size_t>(step) + i) % 3 == 1;
+      const bool is_skipped = i > 0 && (static_cast<std::size_t>(step) + i) % 3 == 1;
       for (ShardResidual* const state : {tensor.on_host.get(), tensor.on_gpu.get()}) {
-        is_void ? state->rollback() : state->commit();
+        is_skipped ? state->rollback() : state->commit();
       }
       if (step == num_steps - 1) {
         EXPECT_EQ(saved(*tensor.on_gpu), saved(*tensor.on_host)) << "tensor " << i;

@@ -116,7 +116,7 @@ int expect_same_steps(const Case& c) {
     std::vector<Region> shards;
     std::vector<TopkTensor> rows;
     std::vector<std::vector<std::byte>> lists;
-    bool is_void = false;
+    bool is_skipped = false;
     u64 first = 0;
     for (const std::size_t size : c.sizes) {
       Region& shard = shards.emplace_back(size * element_size(c.dtype), c.shift);
@@ -140,7 +140,7 @@ int expect_same_steps(const Case& c) {
         return held;
       }
       list.resize(outcome->bytes);
-      is_void = is_void || outcome->non_finite;
+      is_skipped = is_skipped || outcome->non_finite;
       rows.push_back(tensors[i].gpu.row(first, shards[i].data(), request));
       first += tensors[i].gpu.tiles();
     }
@@ -153,9 +153,9 @@ int expect_same_steps(const Case& c) {
         EXPECT_EQ(progress.input_energy, tensors[i].cpu.energy().input);
         EXPECT_EQ(progress.kept_energy, tensors[i].cpu.energy().kept);
       }
-      is_void ? tensors[i].cpu.rollback() : tensors[i].cpu.commit();
+      is_skipped ? tensors[i].cpu.rollback() : tensors[i].cpu.commit();
     }
-    if (!is_void) {
+    if (!is_skipped) {
       commit_topk_step(rows, rng);
     }
     for (const Tensor& tensor : tensors) {
@@ -237,7 +237,7 @@ TEST(CudaTopk, long_runs_sample_other_groups_in_each_step) {
   EXPECT_GE(expect_same_steps({.sizes = {150000}, .ratio = 0.05, .steps = 6}), 3);
 }
 
-TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
+TEST(CudaTopk, a_step_that_is_skipped_leaves_the_state_as_it_was) {
   Rng rng(seed());
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     TopkOnGpu gpu(DataType::kFloat32, 9000, false);
@@ -257,7 +257,7 @@ TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
       const bool flagged = (packed.lists(rows).front()[5] & std::byte{1}) != std::byte{0};
       EXPECT_EQ(flagged, step == 1);
       EXPECT_EQ(packed.report(0).non_finite, step == 1 ? 1U : 0U);
-      if (step != 2) {  // It is void because of another rank.
+      if (step != 2) {  // It is skipped because of another rank.
         commit_topk_step(rows, rng);
       }
       EXPECT_EQ(gpu.progress().step, 1U);

@@ -42,7 +42,7 @@ std::vector<Numbers> train(World& world,
                            const Framework* framework,
                            const CompressionSpec& spec) {
   return testing::train(
-      world, rank, framework, spec, {.elements = {kCount, 300, 5}, .void_rank = 2});
+      world, rank, framework, spec, {.elements = {kCount, 300, 5}, .infinite_rank = 2});
 }
 
 class NcclCompression : public ::testing::TestWithParam<CompressionSpec> {

@@ -45,17 +45,18 @@ inline std::vector<Numbers>& of(ByRank& all, int rank) {
   return all.at(static_cast<std::size_t>(rank));
 }
 
-/// One step is void, and in every third one tensors are in host memory.
+/// One step is skipped, and in every third one tensors are in host memory.
 inline std::vector<Numbers> train(World& world,
                                   int rank,
                                   const Framework* framework,
                                   const CompressionSpec& spec,
                                   std::uint32_t process_set = 0) {
-  return testing::train(world,
-                        rank,
-                        framework,
-                        spec,
-                        {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
+  return testing::train(
+      world,
+      rank,
+      framework,
+      spec,
+      {.elements = {kCount, 300}, .infinite_rank = 1, .process_set = process_set});
 }
 
 /// The results of `train(world, rank)`, where all tensors are in host memory.

@@ -27,7 +27,7 @@
 // its members. Between blocks nothing is another.
 //
 // Sizes. A list is as long as it comes out; so before lists travel, 16 bytes for each say how long
-// it is and whether it is void. Within a block, a number for each list that is passed on.
+// it is and whether it is finite. Within a block, a number for each list that is passed on.
 //
 // Numbers. Replicas are the same bits: everybody merges the same lists in the same order. A ratio
 // of 1 is exchanged dense and gives the bits of the two-level all-reduce. A list with a NaN or an

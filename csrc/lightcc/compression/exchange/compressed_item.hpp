@@ -1,5 +1,5 @@
 // One tensor on its way through a compressed all-reduce, as far as all compressors do the same:
-// shards within the block, the residual, and what happens to a step that is void. (Essay:
+// shards within the block, the residual, and what happens to a step that is skipped. (Essay:
 // compressed_allreduce.cpp.)
 //
 // A step has four parts. The members of a block prepare their shards, each encodes its own, and the
@@ -116,9 +116,9 @@ class CompressedItem {
 
   /// The shards of all members of the block, as they lie.
   void add_shards(MemberSpans& spans);
-  /// The step counts, or is void, for all ranks alike.
+  /// The step counts, or is skipped, for all ranks alike.
   void end_step();
-  /// The same. Adds what makes the result of a void one NaN.
+  /// The same. Adds what makes the result of a skipped one NaN.
   void conclude(KernelCalls& calls);
 
   bool non_finite_ = false;  ///< As far as this rank knows by now.

@@ -275,7 +275,7 @@ bool quantize(const std::byte* input,
         .quantize(input, residual, next, elements, out.data());
   });
   if (!finite) {
-    write_void(elements, format.bits(), out);
+    write_non_finite(elements, format.bits(), out);
   }
   return finite;
 }
@@ -291,16 +291,16 @@ Result<bool> check_quantized(std::span<const std::byte> part,
                       expected);
   }
   const std::uint16_t special = special_scale(format.dtype);
-  bool is_void = false;
+  bool non_finite = false;
   for (std::size_t block = 0; block < blocks_of(elements); ++block) {
     const auto scale = load_as<std::uint16_t>(part.data() + block * kScaleBytes);
     if ((scale & kSign) != 0) {
       return make_error(ErrorCode::kPeerFailed,
                         "a rank sent quantised elements whose scale is below zero");
     }
-    is_void = is_void || (scale & special) == special;
+    non_finite = non_finite || (scale & special) == special;
   }
-  return is_void;
+  return non_finite;
 }
 
 void dequantize(std::span<const std::span<const std::byte>> parts,
@@ -337,12 +337,12 @@ bool quantize_sum(std::span<const std::span<const std::byte>> parts,
     return Quantizer<decltype(type)>(format, level).quantize_sum(parts, elements, own, out.data());
   });
   if (!finite) {
-    write_void(elements, format.bits(), out);
+    write_non_finite(elements, format.bits(), out);
   }
   return finite;
 }
 
-void write_void(std::size_t elements, unsigned bits, std::span<std::byte> out) {
+void write_non_finite(std::size_t elements, unsigned bits, std::span<std::byte> out) {
   const std::size_t blocks = blocks_of(elements);
   for (std::size_t block = 0; block < blocks; ++block) {
     store_as(out.data() + block * kScaleBytes, kVoidScale);

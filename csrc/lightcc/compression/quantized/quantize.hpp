@@ -3,7 +3,7 @@
 // A part of a shard is cut into blocks of 128 elements, the last one maybe shorter. It travels as
 // the scales of all blocks, 2 bytes each, and then their codes: a byte for each element, or half a
 // byte. Both ends know how many elements a part has, so nothing else travels. A part whose values
-// are not all finite has NaN for every scale: it is void, and so is the step, on all ranks. Byte
+// are not all finite has NaN for every scale, and the step is skipped on all ranks. Byte
 // table: docs/inside/wire-format.md; arithmetic:
 // kernels/quantize_blocks.hpp.
 //
@@ -43,7 +43,7 @@ ShardRange quantized_part(std::size_t numel, std::size_t n, std::size_t j);
 
 /// Writes input + residual to `out`, which has quantized_bytes(), and what that does not say to
 /// `next`. `input`: elements of the dtype, any alignment, null: zeros. `residual` and `next`: lanes
-/// (float32, of float64 float64). Returns false where a sum is not finite: `out` is void then, and
+/// (float32, of float64 float64). Returns false where a sum is not finite: `out` says so then, and
 /// what `next` has means nothing.
 bool quantize(const std::byte* input,
               const std::byte* residual,
@@ -53,14 +53,14 @@ bool quantize(const std::byte* input,
               std::span<std::byte> out,
               SimdLevel level);
 
-/// Checks a part of `elements` elements; returns whether it is void. Errors: kPeerFailed: another
-/// length, or a scale below zero.
+/// Checks a part of `elements` elements; returns whether it is not finite. Errors: kPeerFailed:
+/// another length, or a scale below zero.
 Result<bool> check_quantized(std::span<const std::byte> part,
                              std::size_t elements,
                              const QuantizedFormat& format);
 
 /// out = factor * (x_0 + x_1 + ...) over the parts in their order, in lanes, rounded to the dtype
-/// once. Parts were checked, are of as many elements and none is void.
+/// once. Parts were checked, are of as many elements and all are finite.
 void dequantize(std::span<const std::span<const std::byte>> parts,
                 std::size_t elements,
                 const QuantizedFormat& format,
@@ -85,7 +85,7 @@ bool quantize_sum(std::span<const std::span<const std::byte>> parts,
                   std::span<std::byte> out,
                   SimdLevel level);
 
-/// Makes a part void.
-void write_void(std::size_t elements, unsigned bits, std::span<std::byte> out);
+/// Writes a part that is not finite.
+void write_non_finite(std::size_t elements, unsigned bits, std::span<std::byte> out);
 
 }  // namespace lightcc

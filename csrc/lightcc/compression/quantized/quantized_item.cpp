@@ -75,8 +75,8 @@ void QuantizedItem::receive_sum(std::byte* at, const SharedBuffer& memory) {
 Status QuantizedItem::read_codes() {
   const std::size_t elements = part_of(position().block).size_elems();
   for (const std::span<const std::byte> codes : parts_) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void, check_quantized(codes, elements, format_));
-    non_finite_ = non_finite_ || is_void;
+    LIGHTCC_ASSIGN_OR_RETURN(const bool non_finite, check_quantized(codes, elements, format_));
+    non_finite_ = non_finite_ || non_finite;
   }
   return {};
 }
@@ -87,7 +87,7 @@ Status QuantizedItem::quantize_sum() {
   LIGHTCC_RETURN_IF_ERROR(read_codes());
   if (non_finite_) {
     // Here or elsewhere: who has this part learns it from the sum.
-    write_void(range.size_elems(), format_.bits(), sum);
+    write_non_finite(range.size_elems(), format_.bits(), sum);
     return {};
   }
   return host_residual().quantize_sum(parts_, range, format_.compressor, sum).status();
@@ -100,16 +100,16 @@ Status QuantizedItem::read_results() {
   parts_.clear();
   for (std::size_t block = 0; block < position().blocks; ++block) {
     parts_.emplace_back(sum_parts_[block], bytes_for(block));
-    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
+    LIGHTCC_ASSIGN_OR_RETURN(const bool non_finite,
                              check_quantized(parts_.back(), part_of(block).size_elems(), format_));
-    non_finite_ = non_finite_ || is_void;
+    non_finite_ = non_finite_ || non_finite;
   }
   return {};
 }
 
 // --- Within the block again ---------------------------------------------------------------------
 
-/// Whether the step is void for the own shard.
+/// Whether the step is skipped for the own shard.
 void QuantizedItem::add_member_header(std::vector<std::uint64_t>& header) const {
   header.push_back(non_finite_ ? 1 : 0);
 }

@@ -10,7 +10,7 @@
 // and what the sum's codes do not say is its new residual there. A residual of the sum that went
 // through the member's own codes, which suit its elements and not the sum, would be owed for long.
 // So everybody decodes the same bytes: replicas have the same bits. Lengths follow from the tensor,
-// and NaN for a scale says that a part is void; nothing else has to be said.
+// and NaN for a scale says that a part is not finite; nothing else has to be said.
 #pragma once
 
 #include <cstddef>

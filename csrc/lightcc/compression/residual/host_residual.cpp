@@ -57,8 +57,8 @@ Status check_request(const TopkRequest& request, std::size_t numel) {
   return check_momentum(request.momentum);
 }
 
-/// Saturates: an infinite residual would void every step from then on. In double, because a factor
-/// that is no float would make NaN of a zero.
+/// Saturates: an infinite residual would have every step skipped from then on. In double, because a
+/// factor that is no float would make NaN of a zero.
 template <typename Lane>
 [[gnu::noinline]] void scale_lanes(std::byte* lanes, std::size_t count, double factor) {
   constexpr double kMax = std::numeric_limits<Lane>::max();

@@ -11,7 +11,7 @@
 // first (two passes more, few data aside: a histogram of the upper bits, then the elements of the
 // bin in which the k-th largest lies).
 //
-// A step can be undone until it is committed, because a NaN on any rank makes the whole step void:
+// A step can be undone until it is committed, because a NaN on any rank has all skip the step:
 // the new residual is written to a second buffer, and commit() swaps them. acc is rounded and does
 // not determine what it was made from, so there is no undoing in place. The shard itself is only
 // read.

@@ -1,15 +1,15 @@
 // One message has the headers of all tensors. From them everybody knows how long all lists are, so
 // the next one has the lists of all tensors, one after another, with nothing in between:
 //
-//   headers   all-gather: of each tensor, whether its list is void, and its bytes
+//   headers   all-gather: of each tensor, whether its list is finite, and its bytes
 //   lists     all-gather, of those whose lists everybody merges
 //   pieces    all-to-all, of those whose lists are cut
 //   merged    all-gather of their merged pieces
 //   dense     an all-reduce for each of those that are sent whole
 //
 // A tensor goes by lists, by pieces or dense, as topk_plan.hpp says, for all blocks alike. What
-// no tensor needs is left out. So is a list that is void somewhere: from the headers on, everybody
-// knows.
+// no tensor needs is left out. So is a list that is not finite somewhere: from the headers on,
+// everybody knows.
 //
 // Dense tensors stay alone, because more than 16 blocks add up in an order that depends on what an
 // all-reduce holds (net_ring.hpp). Result and bucket have nothing to do with each other.
@@ -42,7 +42,7 @@ class TopkBatch : public ExchangeBatch<TopkItem> {
   Started exchange_merged();
 
  private:
-  /// Those that go this way, and are not void.
+  /// Those that go this way, and are not skipped.
   Items that_go_by(TopkExchange exchange) const;
   Status read_headers();
 
@@ -80,7 +80,7 @@ Status TopkBatch::read_headers() {
 TopkBatch::Items TopkBatch::that_go_by(TopkExchange exchange) const {
   Items found;
   for (TopkItem* const item : items()) {
-    if (item->exchange() == exchange && !item->is_void()) {
+    if (item->exchange() == exchange && !item->is_skipped()) {
       found.push_back(item);
     }
   }

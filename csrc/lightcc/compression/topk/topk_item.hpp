@@ -28,11 +28,12 @@ class TopkItem final : public CompressedItem {
   // Between blocks, together with the other tensors of its batch (topk_batch.hpp).
 
   TopkExchange exchange() const { return plan_.exchange; }
-  /// As far as is known here. From read_headers() on, all members with this shard know the same.
-  bool is_void() const { return non_finite_; }
+  /// Whether its step is, as far as is known here. From read_headers() on, all members with this
+  /// shard know the same.
+  bool is_skipped() const { return non_finite_; }
   /// Numbers of a header, the same for all blocks; none where the shard travels dense.
   std::size_t header_numbers() const;
-  /// Adds the header: whether the list is void, then the bytes of the list or of its pieces.
+  /// Adds the header: whether the list is not finite, then the bytes of the list or of its pieces.
   void add_header(std::vector<std::uint64_t>& header);
   /// The headers of all blocks: the first at `headers`, the others `stride` numbers apart. Errors:
   /// kPeerFailed, one says what cannot be.

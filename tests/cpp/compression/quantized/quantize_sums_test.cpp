@@ -100,7 +100,7 @@ TEST(QuantizeSum, sends_the_sum_and_owes_the_rest) {
   }
 }
 
-TEST(QuantizeSum, of_a_sum_that_overflows_is_void) {
+TEST(QuantizeSum, of_a_sum_that_overflows_says_so) {
   const QuantizedFormat format{.dtype = DataType::kFloat32, .compressor = Compressor::kInt8};
   const Buffer tensor = tensor_of(DataType::kFloat32, std::vector<double>(200, FLT_MAX));
   const Buffer zeros = lanes_of(DataType::kFloat32, std::vector<double>(200));

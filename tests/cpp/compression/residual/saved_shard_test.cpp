@@ -125,7 +125,7 @@ TEST(SavedShard, every_state_that_steps_lead_to_can_be_loaded) {
             for (double& value : values) {
               value *= constant ? 1.0 : rng.unit();
             }
-            // Residuals add up beyond the largest number; then a step is void.
+            // Residuals add up beyond the largest number; then a step is skipped.
             compress(state, tensor_of(dtype, values), request);
             state.commit();
             if (step == 2) {

@@ -84,7 +84,7 @@ TEST(TopkBatch, a_large_bucket_is_exchanged_in_parts) {
   EXPECT_EQ(messages.size(), 3 * 2U);
 }
 
-TEST(TopkBatch, nothing_but_headers_travels_where_all_is_void) {
+TEST(TopkBatch, nothing_but_headers_travels_where_all_is_skipped) {
   World world({.blocks = 2});
   world.run({500}, 0, 1, {.ratio = 0.05}, 1, 0);
   world.expect_ok();
