@@ -95,7 +95,7 @@ Status Executor::await_communicators(const Joining& joining) {
                         world_.topology.rank,
                         planes_.makes_groups_unheard());
     }
-    LIGHTCC_RETURN_IF_ERROR(joining.attendance.failure(now + std::chrono::milliseconds(1)));
+    LIGHTCC_RETURN_IF_ERROR(joining.round.failure(now + std::chrono::milliseconds(1)));
   }
   return {};
 }

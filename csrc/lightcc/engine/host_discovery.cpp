@@ -101,7 +101,7 @@ Result<RankCard> decode_card(const Bytes& bytes) {
   return card;
 }
 
-Status wait_readable(int fd, TimePoint deadline, const std::string& what, Attendance* attendance) {
+Status wait_readable(int fd, TimePoint deadline, const std::string& what, RendezvousRound* round) {
   while (true) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::system().now()).count();
@@ -109,7 +109,7 @@ Status wait_readable(int fd, TimePoint deadline, const std::string& what, Attend
       return make_error(ErrorCode::kTimeout, "timed out waiting for %s", what.c_str());
     }
     // poll() leaves out a negative descriptor.
-    const int events = attendance != nullptr ? attendance->event_fd() : -1;
+    const int events = round != nullptr ? round->event_fd() : -1;
     std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{events, POLLIN, 0}};
     const int ready = ::poll(
         entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 60'000)));
@@ -117,7 +117,7 @@ Status wait_readable(int fd, TimePoint deadline, const std::string& what, Attend
       return make_system_error(ErrorCode::kSystem, errno, "poll failed");
     }
     if (ready > 0 && entries[1].revents != 0) {
-      LIGHTCC_RETURN_IF_ERROR(attendance->failure({}));
+      LIGHTCC_RETURN_IF_ERROR(round->failure({}));
     }
     if (ready > 0 && entries[0].revents != 0) {
       return {};
@@ -141,11 +141,11 @@ std::span<std::byte> one_shot_memory(const HostMembership& host) {
 HostDiscovery::HostDiscovery(std::string secret,
                              RankCard card,
                              std::unique_ptr<AuthListener> listener,
-                             Attendance* attendance)
+                             RendezvousRound* round)
     : secret_(std::move(secret)),
       card_(std::move(card)),
       listener_(std::move(listener)),
-      attendance_(attendance) {}
+      round_(round) {}
 
 std::unique_ptr<HostDiscovery> HostDiscovery::alone() {
   return std::unique_ptr<HostDiscovery>(new HostDiscovery({}, {}, nullptr, nullptr));
@@ -153,7 +153,7 @@ std::unique_ptr<HostDiscovery> HostDiscovery::alone() {
 
 Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
                                                            std::string host_id,
-                                                           Attendance& attendance) {
+                                                           RendezvousRound& round) {
   LIGHTCC_ASSIGN_OR_RETURN(std::string name, random_name());
   RankCard card{std::move(name), std::move(host_id)};
   AuthListenerOptions options;
@@ -162,7 +162,7 @@ Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
       auto listener,
       AuthListener::listen(SocketAddress::abstract_unix(card.unix_name), secret, options));
   return std::unique_ptr<HostDiscovery>(
-      new HostDiscovery(std::move(secret), std::move(card), std::move(listener), &attendance));
+      new HostDiscovery(std::move(secret), std::move(card), std::move(listener), &round));
 }
 
 Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
@@ -191,7 +191,7 @@ Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
     // user said that it is this one; or the rank is gone, and with it its name.
     if (!card_.host_id.empty()) {
       LIGHTCC_RETURN_IF_ERROR(
-          attendance_->failure(std::min(deadline, Clock::system().now() + kDeathNotice)));
+          round_->failure(std::min(deadline, Clock::system().now() + kDeathNotice)));
       return make_error(ErrorCode::kInvalidArgument,
                         "LIGHT_HOST_ID=\"%s\" says that ranks %d and %d share a host, but they do "
                         "not share a network namespace: %s",
@@ -235,7 +235,7 @@ Result<std::vector<UniqueFd>> HostDiscovery::receive_fds(int socket,
     if (message.has_value()) {
       return std::move(message->fds);
     }
-    LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, "a rank of this host", attendance_));
+    LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, "a rank of this host", round_));
   }
 }
 
@@ -254,7 +254,7 @@ Result<AuthenticatedSocket> HostDiscovery::next_member(const HostMembership& hos
       }
     }
     LIGHTCC_RETURN_IF_ERROR(wait_readable(
-        listener_->wait_fd(), deadline, "ranks [" + missing + "] of this host", attendance_));
+        listener_->wait_fd(), deadline, "ranks [" + missing + "] of this host", round_));
   }
 }
 
@@ -308,8 +308,7 @@ Result<UniqueFd> HostDiscovery::finish_connecting(const HostMembership& host, Ti
       return std::move(*socket);
     }
     const std::string leader = "this host's leader, rank " + std::to_string(host.ranks.front());
-    LIGHTCC_RETURN_IF_ERROR(
-        wait_readable(leader_connector_->wait_fd(), deadline, leader, attendance_));
+    LIGHTCC_RETURN_IF_ERROR(wait_readable(leader_connector_->wait_fd(), deadline, leader, round_));
   }
 }
 

@@ -27,10 +27,10 @@ class HostDiscovery {
  public:
   /// For a world of one rank: nobody to be found by, no socket.
   static std::unique_ptr<HostDiscovery> alone();
-  /// Opens this rank's Unix socket. `attendance` outlives it: what waits, waits for its news, too.
+  /// Opens this rank's Unix socket. `round` outlives it: what waits, waits for its news, too.
   static Result<std::unique_ptr<HostDiscovery>> open(std::string secret,
                                                      std::string host_id,
-                                                     Attendance& attendance);
+                                                     RendezvousRound& round);
 
   const RankCard& card() const { return card_; }
 
@@ -47,7 +47,7 @@ class HostDiscovery {
   HostDiscovery(std::string secret,
                 RankCard card,
                 std::unique_ptr<AuthListener> listener,
-                Attendance* attendance);
+                RendezvousRound* round);
   Status lead(HostMembership& host, TimePoint deadline);
   Status follow(HostMembership& host, TimePoint deadline);
   Result<UniqueFd> finish_connecting(const HostMembership& host, TimePoint deadline);
@@ -57,7 +57,7 @@ class HostDiscovery {
   std::string secret_;
   RankCard card_;
   std::unique_ptr<AuthListener> listener_;
-  Attendance* attendance_;  // Null for a world of one rank.
+  RendezvousRound* round_;  // Null for a world of one rank.
   std::uint64_t world_id_ = 0;
   std::unique_ptr<AuthConnector> leader_connector_;
 };
@@ -70,11 +70,11 @@ std::span<std::byte> control_ring_memory(const HostMembership& host,
 /// Where the ranks of the host meet in rounds (OneShotRounds); empty where they are too many.
 std::span<std::byte> one_shot_memory(const HostMembership& host);
 
-/// Waits until `fd` is readable. Errors: kTimeout, naming `what`; why the gathering of
-/// `attendance`, if there is one, has failed.
+/// Waits until `fd` is readable. Errors: kTimeout, naming `what`; why the round of
+/// `round`, if there is one, has failed.
 Status wait_readable(int fd,
                      TimePoint deadline,
                      const std::string& what,
-                     Attendance* attendance = nullptr);
+                     RendezvousRound* round = nullptr);
 
 }  // namespace lightcc

@@ -83,7 +83,7 @@ class Joiner {
     }
     LIGHTCC_ASSIGN_OR_RETURN(
         discovery_,
-        HostDiscovery::open(options_.epoch.secret, options_.knobs.host_id, joining_->attendance));
+        HostDiscovery::open(options_.epoch.secret, options_.knobs.host_id, joining_->round));
     Bytes card;
     ByteWriter writer(card);
     std::uint64_t random = 0;
@@ -293,9 +293,9 @@ class Joiner {
         const SocketAddress address,
         SocketAddress::resolve(control_addresses_[static_cast<std::size_t>(parent)]));
     auto socket = connect_authenticated(
-        address, options_.epoch.secret, hello, deadline(), true, joining_->attendance.event_fd());
+        address, options_.epoch.secret, hello, deadline(), true, joining_->round.event_fd());
     if (!socket.ok()) {
-      LIGHTCC_RETURN_IF_ERROR(joining_->attendance.failure({}));
+      LIGHTCC_RETURN_IF_ERROR(joining_->round.failure({}));
       return Status(socket.status().code(),
                     "cannot reach rank " + std::to_string(parent) + " at " + address.to_string() +
                         ": " + socket.status().message(),
@@ -314,7 +314,7 @@ class Joiner {
         LIGHTCC_RETURN_IF_ERROR(wait_readable(control_listener_->wait_fd(),
                                               deadline(),
                                               missing_leaders(first_host, last_host),
-                                              &joining_->attendance));
+                                              &joining_->round));
         continue;
       }
       ByteReader reader(newcomer->hello);

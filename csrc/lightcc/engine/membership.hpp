@@ -13,7 +13,7 @@
 //    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
 //    hosts (LIGHT_INTRA_SIZE) have transports, too.
 //
-// All of it happens in one gathering of the store, which a rank that cannot go on fails with its
+// All of it happens in one round of the store, which a rank that cannot go on fails with its
 // reason, and which fails when a rank dies. Whatever a rank waits for, it hears of that at once.
 #pragma once
 

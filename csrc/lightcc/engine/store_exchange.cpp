@@ -29,8 +29,8 @@ Result<Bytes> collect(const Joining& joining, const std::string& key, const Byte
   for (int rank = 1; rank < joining.size; ++rank) {
     const std::string rank_key = key + '/' + std::to_string(rank);
     // Once a rank is missing, the others are only asked whether they are there already, over
-    // another connection: the attendance still waits for the missing one.
-    auto value = missing.empty() ? joining.attendance.get(rank_key, joining.deadline)
+    // another connection: the round still waits for the missing one.
+    auto value = missing.empty() ? joining.round.get(rank_key, joining.deadline)
                                  : joining.store.get(rank_key, joining.deadline + kAsk);
     if (value.ok()) {
       writer.blob(*value);
@@ -77,13 +77,13 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
   const std::string key_of_all = key + "/all";
   if (joining.rank == 0) {
     LIGHTCC_ASSIGN_OR_RETURN(const Bytes all, collect(joining, key, value));
-    LIGHTCC_RETURN_IF_ERROR(joining.attendance.set(key_of_all, all, joining.deadline + kGrace));
+    LIGHTCC_RETURN_IF_ERROR(joining.round.set(key_of_all, all, joining.deadline + kGrace));
     return parse(all, joining.size);
   }
-  LIGHTCC_RETURN_IF_ERROR(joining.attendance.set(
+  LIGHTCC_RETURN_IF_ERROR(joining.round.set(
       key + '/' + std::to_string(joining.rank), std::move(value), joining.deadline));
-  const auto all = joining.attendance.get(key_of_all, joining.deadline + kGrace);
-  if (all.status().code() == ErrorCode::kTimeout && joining.attendance.failure({}).ok()) {
+  const auto all = joining.round.get(key_of_all, joining.deadline + kGrace);
+  if (all.status().code() == ErrorCode::kTimeout && joining.round.failure({}).ok()) {
     return did_not_join("0", joining.size);
   }
   LIGHTCC_RETURN_IF_ERROR(all.status());
@@ -92,22 +92,21 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
 
 Status give_up(const Joining& joining, const Status& seen) {
   const TimePoint now = Clock::system().now();
-  Status reported =
-      joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kUpdatePatience);
+  Status reported = joining.round.failure(is_firsthand(seen.code()) ? now : now + kUpdatePatience);
   if (!reported.ok() && (reported.message() == seen.message() || !is_firsthand(seen.code()))) {
     return reported;
   }
   const Status own = signed_by(joining.rank, seen);
-  const Status counts = joining.attendance.fail(own, now + kTelling);
+  const Status counts = joining.round.fail(own, now + kTelling);
   return is_firsthand(seen.code()) ? Status(seen.code(), seen.message(), own.rank()) : counts;
 }
 
 void stay_away(
     Store& store, const std::string& prefix, int rank, const Status& why, TimePoint deadline) {
   const Status own = signed_by(rank, why);
-  auto attendance = store.attend(prefix, own, deadline);
-  if (attendance.ok()) {
-    (void)attendance.value()->fail(own, deadline);
+  auto round = store.join(prefix, own, deadline);
+  if (round.ok()) {
+    (void)round.value()->fail(own, deadline);
   }
 }
 

@@ -16,14 +16,14 @@ namespace lightcc {
 /// A rank among those that make a world.
 struct Joining {
   Store& store;
-  Attendance& attendance;
+  RendezvousRound& round;
   int rank = 0;
   int size = 1;
   TimePoint deadline;
 };
 
 /// Publishes `value` under `key`/`rank` and returns the values of all ranks, which rank 0 collects
-/// and publishes together. Errors: kTimeout, naming the ranks that did not come; why the gathering
+/// and publishes together. Errors: kTimeout, naming the ranks that did not come; why the round
 /// failed. Blocks: until the deadline (a little longer elsewhere than on rank 0).
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value);
 
@@ -31,7 +31,7 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
 /// first reason that any rank gave where `seen` may be a consequence of that. Blocks: for seconds.
 Status give_up(const Joining& joining, const Status& seen);
 
-/// Tells all ranks of the gathering under `prefix` why rank `rank` does not even begin. Best
+/// Tells all ranks of the round under `prefix` why rank `rank` does not even begin. Best
 /// effort. Blocks: until `deadline`.
 LIGHTCC_EXPORT void stay_away(
     Store& store, const std::string& prefix, int rank, const Status& why, TimePoint deadline);

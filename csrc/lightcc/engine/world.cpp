@@ -63,10 +63,10 @@ class WorldImpl final : public World {
         clock_.now() + std::chrono::duration_cast<Duration>(
                            std::chrono::duration<double>(options_.knobs.start_timeout_s));
     LIGHTCC_ASSIGN_OR_RETURN(
-        const auto attendance,
-        options_.epoch.store->attend(options_.epoch.key_prefix, own_will(), deadline));
+        const auto round,
+        options_.epoch.store->join(options_.epoch.key_prefix, last_will(), deadline));
     const Joining joining{
-        *options_.epoch.store, *attendance, options_.epoch.rank, options_.epoch.size, deadline};
+        *options_.epoch.store, *round, options_.epoch.rank, options_.epoch.size, deadline};
     Status started = start_joined(&joining);
     if (started.ok()) {
       started = meet_at_the_start(joining);
@@ -265,7 +265,7 @@ class WorldImpl final : public World {
                : Status();
   }
 
-  Status own_will() const {
+  Status last_will() const {
     return {ErrorCode::kPeerFailed,
             "rank " + std::to_string(options_.epoch.rank) +
                 " ended, or lost its connection to the store, during init()",
@@ -301,13 +301,13 @@ class WorldImpl final : public World {
   Status meet_at_the_start(const Joining& joining) const {
     LIGHTCC_RETURN_IF_ERROR(exchange(joining, options_.epoch.key_prefix + "/ready", {}).status());
     const bool is_last = options_.epoch.rank == 0;
-    const Status left = joining.attendance.leave(is_last, joining.deadline);
+    const Status left = joining.round.leave(is_last, joining.deadline);
     return is_last && left.code() == ErrorCode::kTimeout ? Status() : left;  // All are ready.
   }
 
   Status add_static_process_sets(const Joining* joining) {
     const auto has_update = [joining] {
-      return joining != nullptr && !joining->attendance.failure({}).ok();
+      return joining != nullptr && !joining->round.failure({}).ok();
     };
     for (const auto& ranks : options_.process_sets) {
       std::vector<Operation> operations(1);

@@ -14,30 +14,30 @@
 
 namespace lightcc {
 
-/// One client's place in a gathering: clients that make something together under one prefix of
-/// keys. What a gathering keeps in the store is removed when the last client has left it.
+/// One client's part in a rendezvous round: clients make something together under one prefix of
+/// keys. What a round keeps in the store is removed when the last client has left it.
 ///
-/// A gathering fails once, for one reason, which every client hears: one that says so, or one that
+/// A round fails once, for one reason, which every client hears: one that says so, or one that
 /// goes away (a process that ends, a connection that breaks) without having left.
 ///
 /// Thread: one. Blocks: until the deadline at most, unless said otherwise.
-class Attendance {
+class RendezvousRound {
  public:
-  Attendance() = default;
-  Attendance(const Attendance&) = delete;
-  Attendance& operator=(const Attendance&) = delete;
+  RendezvousRound() = default;
+  RendezvousRound(const RendezvousRound&) = delete;
+  RendezvousRound& operator=(const RendezvousRound&) = delete;
   /// Goes away. Blocks: never.
-  virtual ~Attendance() = default;
+  virtual ~RendezvousRound() = default;
 
-  /// As in Store. Also: why the gathering has failed.
+  /// As in Store. Also: why the round has failed.
   virtual Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) = 0;
   virtual Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) = 0;
   /// Readable when failure() has something to say.
   virtual int event_fd() const = 0;
-  /// Why the gathering has failed, or the store is gone; ok when nobody says so until `deadline`,
+  /// Why the round has failed, or the store is gone; ok when nobody says so until `deadline`,
   /// which may have passed.
   virtual Status failure(TimePoint deadline) = 0;
-  /// Fails the gathering. Returns the reason that all hear, which is the first one that was given;
+  /// Fails the round. Returns the reason that all hear, which is the first one that was given;
   /// `why` where the store does not answer.
   virtual Status fail(const Status& why, TimePoint deadline) = 0;
   /// Leaves in good order; nothing else may be called then. `last`: when all others have left.
@@ -71,14 +71,14 @@ class Store {
   virtual Result<StoreView> watch(const std::string& prefix,
                                   std::uint64_t known_state,
                                   TimePoint deadline) = 0;
-  /// Fails the gathering under `prefix`, also for those who come later.
+  /// Fails the round under `prefix`, also for those who come later.
   virtual Status fail(const std::string& prefix, const Status& why, TimePoint deadline) = 0;
   /// Removes every key that starts with `prefix`.
   virtual Status remove_prefix(const std::string& prefix, TimePoint deadline) = 0;
-  /// Joins the gathering under `prefix`. `will`: what the others hear should this client go away.
-  virtual Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
-                                                     const Status& will,
-                                                     TimePoint deadline) = 0;
+  /// Joins the round under `prefix`. `last_will`: what the others hear should this client go away.
+  virtual Result<std::unique_ptr<RendezvousRound>> join(const std::string& prefix,
+                                                        const Status& last_will,
+                                                        TimePoint deadline) = 0;
 };
 
 }  // namespace lightcc

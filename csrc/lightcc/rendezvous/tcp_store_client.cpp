@@ -5,7 +5,7 @@
 // did not come is closed, never put back. Requests may be repeated without harm, so a call whose
 // connection breaks is made again on a new one until its deadline.
 //
-// An attendance has one connection of its own for all it asks, because the server takes the end of
+// A round has one connection of its own for all it asks, because the server takes the end of
 // that connection for the end of the client.
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -63,9 +63,9 @@ Result<StoreAnswer> checked(const StoreRequest& request,
 class TcpStore;
 
 /// One connection, which is the client's presence: it is never made again.
-class TcpAttendance final : public Attendance {
+class TcpRound final : public RendezvousRound {
  public:
-  TcpAttendance(TcpStore& store, std::string server, std::string prefix, UniqueFd fd)
+  TcpRound(TcpStore& store, std::string server, std::string prefix, UniqueFd fd)
       : store_(store), server_(std::move(server)), prefix_(std::move(prefix)), fd_(std::move(fd)) {}
 
   Status begin(const StoreRequest& request, TimePoint deadline) {
@@ -223,19 +223,18 @@ class TcpStore final : public TcpStoreClient {
     return call({StoreRequest::Kind::kFail, prefix, encode_failure(why)}, deadline).status();
   }
 
-  Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
-                                             const Status& will,
-                                             TimePoint deadline) override {
+  Result<std::unique_ptr<RendezvousRound>> join(const std::string& prefix,
+                                                const Status& last_will,
+                                                TimePoint deadline) override {
     LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
-    const StoreRequest request{StoreRequest::Kind::kAttend, prefix, encode_failure(will)};
+    const StoreRequest request{StoreRequest::Kind::kJoin, prefix, encode_failure(last_will)};
     auto connected = connect(deadline);
     if (!connected.ok()) {
       return about(request, connected.status());
     }
-    auto attendance =
-        std::make_unique<TcpAttendance>(*this, server_, prefix, std::move(connected).value());
-    LIGHTCC_RETURN_IF_ERROR(attendance->begin(request, deadline));
-    return std::unique_ptr<Attendance>(std::move(attendance));
+    auto round = std::make_unique<TcpRound>(*this, server_, prefix, std::move(connected).value());
+    LIGHTCC_RETURN_IF_ERROR(round->begin(request, deadline));
+    return std::unique_ptr<RendezvousRound>(std::move(round));
   }
 
  private:
@@ -344,7 +343,7 @@ class TcpStore final : public TcpStoreClient {
   std::vector<UniqueFd> idle_ LIGHTCC_GUARDED_BY(mutex_);
 };
 
-Status TcpAttendance::fail(const Status& why, TimePoint deadline) {
+Status TcpRound::fail(const Status& why, TimePoint deadline) {
   const StoreRequest request{StoreRequest::Kind::kFail, prefix_, encode_failure(why)};
   if (failure_.ok() && owes_answer_) {
     (void)store_.fail(prefix_, why, deadline);

@@ -6,9 +6,9 @@
 // read from that client, so what a client costs is bounded by one frame. Buffers grow with what
 // arrives, not with what a length promises.
 //
-// A client that attends a gathering is the one exception: it is written to unasked when its
-// gathering fails. Between two requests that is done at once, otherwise in the place of the answer
-// or behind it. Its end, however it comes about, fails the gathering unless it has left.
+// A client that has joined a round is the one exception: it is written to unasked when its
+// round fails. Between two requests that is done at once, otherwise in the place of the answer
+// or behind it. Its end, however it comes about, fails the round unless it has left.
 //
 // Malformed requests end the connection. Not handled: persistence, and more than one thread: a
 // store moves a few messages per rank when a world is made.
@@ -35,7 +35,7 @@
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/net/poller.hpp"
-#include "lightcc/rendezvous/gathering_table.hpp"
+#include "lightcc/rendezvous/round_table.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 #include "lightcc/rendezvous/watch_table.hpp"
@@ -55,7 +55,7 @@ constexpr int kStepsPerTurn = 16;
 using Parked = std::multimap<std::string, std::uint64_t>;
 
 struct Client {
-  /// kWatch: it waits for a change. kStay: it leaves its gathering as the last one, and there are
+  /// kWatch: it waits for a change. kStay: it leaves its round as the last one, and there are
   /// others.
   enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kWatch, kStay, kWrite };
 
@@ -67,10 +67,10 @@ struct Client {
   Bytes out_head;              ///< Written first, then the value.
   StoreMap::Value out_value;
   std::size_t sent_bytes = 0;
-  std::uint32_t events = EPOLLIN;        ///< What epoll watches for it.
-  std::optional<std::string> gathering;  ///< That it attends.
-  GatheringTable::Failure will;
-  bool has_heard = false;  ///< It knows that the gathering failed, or is about to.
+  std::uint32_t events = EPOLLIN;    ///< What epoll watches for it.
+  std::optional<std::string> round;  ///< That it has joined.
+  RoundTable::Failure last_will;
+  bool has_heard = false;  ///< It knows that the round failed, or is about to.
 };
 
 std::uint32_t wanted_events(Client::Stage stage) {
@@ -197,15 +197,15 @@ class Server final : public TcpStoreServer {
     watches_.remove(client->first);
     poller_.remove(client->second.fd.get());
     const std::uint64_t tag = client->first;
-    const auto gathering = std::move(client->second.gathering);
-    const auto will = std::move(client->second.will);
+    const auto round = std::move(client->second.round);
+    const auto last_will = std::move(client->second.last_will);
     clients_.erase(client);
-    if (!gathering.has_value()) {
+    if (!round.has_value()) {
       return;
     }
     try {
-      fail_gathering(*gathering, will);
-      leave(*gathering, tag);
+      fail_round(*round, last_will);
+      leave(*round, tag);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // No memory to tell all: those who were not told run into their deadlines.
     }
@@ -311,34 +311,34 @@ class Server final : public TcpStoreServer {
       case StoreRequest::Kind::kWatch:
         watch_keys(entry, *request);
         break;
-      case StoreRequest::Kind::kAttend:
-        if (client.gathering.has_value()) {
+      case StoreRequest::Kind::kJoin:
+        if (client.round.has_value()) {
           return false;
         }
-        client.will = std::make_shared<const Bytes>(std::move(request->value));
-        gatherings_.join(request->key, entry->first);
-        client.gathering = std::move(request->key);
+        client.last_will = std::make_shared<const Bytes>(std::move(request->value));
+        rounds_.join(request->key, entry->first);
+        client.round = std::move(request->key);
         if (!tell_failure(client)) {
           answer(client, StoreAnswer());
         }
         break;
       case StoreRequest::Kind::kFail:
-        fail_gathering(request->key, std::make_shared<const Bytes>(std::move(request->value)));
+        fail_round(request->key, std::make_shared<const Bytes>(std::move(request->value)));
         if (!tell_failure(client)) {
           answer(client, StoreAnswer());
         }
         break;
       case StoreRequest::Kind::kLeave:
       case StoreRequest::Kind::kLeaveLast:
-        if (client.gathering != request->key) {
+        if (client.round != request->key) {
           return false;
         }
         if (request->kind == StoreRequest::Kind::kLeaveLast &&
-            gatherings_.members(request->key).size() > 1) {
+            rounds_.members(request->key).size() > 1) {
           client.stage = Client::Stage::kStay;
           break;
         }
-        client.gathering.reset();
+        client.round.reset();
         leave(request->key, entry->first);
         answer(client, StoreAnswer());
         break;
@@ -346,12 +346,12 @@ class Server final : public TcpStoreServer {
     return true;
   }
 
-  /// Answers `client` with the failure of its gathering, once. False: there is nothing to say.
+  /// Answers `client` with the failure of its round, once. False: there is nothing to say.
   bool tell_failure(Client& client) {
-    if (!client.gathering.has_value() || client.has_heard) {
+    if (!client.round.has_value() || client.has_heard) {
       return false;
     }
-    const auto failure = gatherings_.failure(*client.gathering);
+    const auto failure = rounds_.failure(*client.round);
     if (failure == nullptr) {
       return false;
     }
@@ -364,12 +364,12 @@ class Server final : public TcpStoreServer {
   }
 
   // Their answers are written when epoll says so: this is in the middle of another client's turn.
-  void fail_gathering(const std::string& prefix, GatheringTable::Failure why) {
-    if (!gatherings_.fail(prefix, std::move(why))) {
+  void fail_round(const std::string& prefix, RoundTable::Failure why) {
+    if (!rounds_.fail(prefix, std::move(why))) {
       return;
     }
-    const std::set<GatheringTable::Member> members = gatherings_.members(prefix);
-    for (const GatheringTable::Member tag : members) {
+    const std::set<RoundTable::Member> members = rounds_.members(prefix);
+    for (const RoundTable::Member tag : members) {
       const auto found = clients_.find(tag);
       if (found == clients_.end()) {
         continue;
@@ -390,18 +390,18 @@ class Server final : public TcpStoreServer {
     }
   }
 
-  void leave(const std::string& prefix, GatheringTable::Member member) {
-    if (gatherings_.leave(prefix, member)) {
+  void leave(const std::string& prefix, RoundTable::Member member) {
+    if (rounds_.leave(prefix, member)) {
       remove_prefix(prefix);
       return;
     }
-    const auto& members = gatherings_.members(prefix);
+    const auto& members = rounds_.members(prefix);
     const auto last = members.size() == 1 ? clients_.find(*members.begin()) : clients_.end();
     if (last == clients_.end() || last->second.stage != Client::Stage::kStay) {
       return;
     }
-    last->second.gathering.reset();
-    if (gatherings_.leave(prefix, last->first)) {
+    last->second.round.reset();
+    if (rounds_.leave(prefix, last->first)) {
       remove_prefix(prefix);
     }
     answer(last->second, StoreAnswer());
@@ -574,7 +574,7 @@ class Server final : public TcpStoreServer {
   Clients clients_;
   Parked parked_;
   WatchTable watches_;
-  GatheringTable gatherings_;
+  RoundTable rounds_;
   std::uint64_t next_tag_ = kFirstClientTag;
   std::thread thread_;
 };

@@ -35,7 +35,7 @@ void write_head(ByteWriter& writer, std::size_t body_bytes, std::uint8_t kind) {
 }
 
 bool has_value(StoreRequest::Kind kind) {
-  return kind == StoreRequest::Kind::kSet || kind == StoreRequest::Kind::kAttend ||
+  return kind == StoreRequest::Kind::kSet || kind == StoreRequest::Kind::kJoin ||
          kind == StoreRequest::Kind::kFail || kind == StoreRequest::Kind::kCompareAndSet;
 }
 

@@ -8,8 +8,8 @@
 // A watch is answered when what is below its prefix differs from what the client has seen. The
 // state that says what it has seen is opaque to the client; 0 is the state of nothing.
 //
-// A client that attends a gathering (rendezvous/store.hpp) gets one more frame, without asking,
-// when the gathering fails; it may come in the place of an answer.
+// A client that has joined a round (rendezvous/store.hpp) gets one more frame, without asking,
+// when the round fails; it may come in the place of an answer.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ struct StoreRequest {
     kSet = 1,
     kGet = 2,
     kRemovePrefix = 3,
-    kAttend = 4,
+    kJoin = 4,
     kFail = 5,
     kLeave = 6,
     kLeaveLast = 7,
@@ -57,7 +57,7 @@ struct StoreRequest {
   };
   Kind kind = Kind::kGet;
   std::string key;   ///< Or the prefix.
-  Bytes value = {};  ///< For a set or a compare-and-set. kAttend and kFail have an encoded failure.
+  Bytes value = {};  ///< For a set or a compare-and-set. kJoin and kFail have an encoded failure.
   std::optional<Bytes> expected = {};  ///< For a compare-and-set; nothing: no such key.
   std::uint64_t known_state = 0;       ///< For a watch.
   bool operator==(const StoreRequest&) const = default;
@@ -107,7 +107,7 @@ Result<std::size_t> decode_store_body_bytes(std::span<const std::byte> head);
 Result<StoreRequest> decode_store_request(std::span<const std::byte> body);
 Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body);
 
-/// Why a gathering failed, as bytes that the store does not look into. A longer text than
+/// Why a round failed, as bytes that the store does not look into. A longer text than
 /// kMaxStoreFailureTextBytes is cut. `failure` is not ok.
 Bytes encode_failure(const Status& failure);
 /// The failure; kPeerFailed, saying so, when it does not parse. Never ok.

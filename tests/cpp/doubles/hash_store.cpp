@@ -8,7 +8,7 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/unique_fd.hpp"
-#include "lightcc/rendezvous/gathering_table.hpp"
+#include "lightcc/rendezvous/round_table.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
 #include "lightcc/wire/store_messages.hpp"
 
@@ -84,62 +84,62 @@ class HashStore final : public Store, public std::enable_shared_from_this<HashSt
     return {};
   }
 
-  Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
-                                             const Status& will,
-                                             TimePoint deadline) override;
+  Result<std::unique_ptr<RendezvousRound>> join(const std::string& prefix,
+                                                const Status& last_will,
+                                                TimePoint deadline) override;
 
  private:
-  class HashAttendance;
+  class HashRound;
 
-  GatheringTable::Member next_member() {
+  RoundTable::Member next_member() {
     const MutexLock lock(mutex_);
     return next_member_++;
   }
 
   void fail_locked(const std::string& prefix, const Status& why) LIGHTCC_REQUIRES(mutex_) {
-    if (!gatherings_.fail(prefix, std::make_shared<const Bytes>(encode_failure(why)))) {
+    if (!rounds_.fail(prefix, std::make_shared<const Bytes>(encode_failure(why)))) {
       return;
     }
-    for (const GatheringTable::Member member : gatherings_.members(prefix)) {
+    for (const RoundTable::Member member : rounds_.members(prefix)) {
       (void)::eventfd_write(bells_[member], 1);  // Cannot fail: the counter is far from full.
     }
     changed_.notify_all();
   }
 
   Status failure_locked(const std::string& prefix) const LIGHTCC_REQUIRES(mutex_) {
-    const auto failure = gatherings_.failure(prefix);
+    const auto failure = rounds_.failure(prefix);
     return failure == nullptr ? Status() : decode_failure(*failure);
   }
 
   Mutex mutex_;
   CondVar changed_;
   StoreMap map_ LIGHTCC_GUARDED_BY(mutex_){kDefaultStoreCapacityBytes};
-  GatheringTable gatherings_ LIGHTCC_GUARDED_BY(mutex_);
-  std::map<GatheringTable::Member, int> bells_ LIGHTCC_GUARDED_BY(mutex_);
-  GatheringTable::Member next_member_ LIGHTCC_GUARDED_BY(mutex_) = 0;
+  RoundTable rounds_ LIGHTCC_GUARDED_BY(mutex_);
+  std::map<RoundTable::Member, int> bells_ LIGHTCC_GUARDED_BY(mutex_);
+  RoundTable::Member next_member_ LIGHTCC_GUARDED_BY(mutex_) = 0;
 };
 
-class HashStore::HashAttendance final : public Attendance {
+class HashStore::HashRound final : public RendezvousRound {
  public:
-  HashAttendance(std::shared_ptr<HashStore> store, std::string prefix, Status will, UniqueFd bell)
+  HashRound(std::shared_ptr<HashStore> store, std::string prefix, Status last_will, UniqueFd bell)
       : store_(std::move(store)),
         prefix_(std::move(prefix)),
-        will_(std::move(will)),
+        last_will_(std::move(last_will)),
         bell_(std::move(bell)),
         member_(store_->next_member()) {
     const MutexLock lock(store_->mutex_);
-    store_->gatherings_.join(prefix_, member_);
+    store_->rounds_.join(prefix_, member_);
     store_->bells_[member_] = bell_.get();
-    if (store_->gatherings_.failure(prefix_) != nullptr) {
+    if (store_->rounds_.failure(prefix_) != nullptr) {
       (void)::eventfd_write(bell_.get(), 1);
     }
   }
-  HashAttendance(const HashAttendance&) = delete;
-  HashAttendance& operator=(const HashAttendance&) = delete;
-  ~HashAttendance() override {
+  HashRound(const HashRound&) = delete;
+  HashRound& operator=(const HashRound&) = delete;
+  ~HashRound() override {
     const MutexLock lock(store_->mutex_);
     if (!has_left_) {
-      store_->fail_locked(prefix_, will_);
+      store_->fail_locked(prefix_, last_will_);
       leave_locked();
     }
   }
@@ -188,7 +188,7 @@ class HashStore::HashAttendance final : public Attendance {
     const MutexLock lock(store_->mutex_);
     while (true) {
       LIGHTCC_RETURN_IF_ERROR(store_->failure_locked(prefix_));
-      if (!last || store_->gatherings_.members(prefix_).size() == 1) {
+      if (!last || store_->rounds_.members(prefix_).size() == 1) {
         leave_locked();
         return {};
       }
@@ -204,7 +204,7 @@ class HashStore::HashAttendance final : public Attendance {
   void leave_locked() LIGHTCC_REQUIRES(store_->mutex_) {
     has_left_ = true;
     store_->bells_.erase(member_);
-    if (store_->gatherings_.leave(prefix_, member_)) {
+    if (store_->rounds_.leave(prefix_, member_)) {
       store_->map_.remove_prefix(prefix_);
     }
     store_->changed_.notify_all();
@@ -212,22 +212,22 @@ class HashStore::HashAttendance final : public Attendance {
 
   const std::shared_ptr<HashStore> store_;
   const std::string prefix_;
-  const Status will_;
+  const Status last_will_;
   const UniqueFd bell_;
-  const GatheringTable::Member member_;
+  const RoundTable::Member member_;
   bool has_left_ = false;
 };
 
-Result<std::unique_ptr<Attendance>> HashStore::attend(const std::string& prefix,
-                                                      const Status& will,
-                                                      TimePoint) {
+Result<std::unique_ptr<RendezvousRound>> HashStore::join(const std::string& prefix,
+                                                         const Status& last_will,
+                                                         TimePoint) {
   LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
   UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.valid()) {
     return make_system_error(ErrorCode::kSystem, errno, "cannot make an event descriptor");
   }
-  return std::unique_ptr<Attendance>(
-      std::make_unique<HashAttendance>(shared_from_this(), prefix, will, std::move(bell)));
+  return std::unique_ptr<RendezvousRound>(
+      std::make_unique<HashRound>(shared_from_this(), prefix, last_will, std::move(bell)));
 }
 
 }  // namespace

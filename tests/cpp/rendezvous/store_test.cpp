@@ -237,16 +237,16 @@ TEST_P(StoreTest, many_threads_meet_through_one_store) {
 }
 
 /// Says that rank `rank` went away.
-Status will_of(int rank) {
+Status last_will_of(int rank) {
   return {ErrorCode::kPeerFailed, "rank " + std::to_string(rank) + " went away", rank};
 }
 
-class GatheringTest : public StoreTest {
+class RoundTest : public StoreTest {
  protected:
-  std::unique_ptr<Attendance> attend(int rank, const std::string& prefix = "world/") {
-    auto attendance = store_.attend(prefix, will_of(rank), soon());
-    EXPECT_TRUE(attendance.ok()) << attendance.status().message();
-    return attendance.ok() ? std::move(attendance).value() : nullptr;
+  std::unique_ptr<RendezvousRound> join(int rank, const std::string& prefix = "world/") {
+    auto round = store_.join(prefix, last_will_of(rank), soon());
+    EXPECT_TRUE(round.ok()) << round.status().message();
+    return round.ok() ? std::move(round).value() : nullptr;
   }
 };
 
@@ -256,77 +256,77 @@ void expect_same(const Status& seen, const Status& expected) {
   EXPECT_EQ(seen.rank(), expected.rank());
 }
 
-TEST_P(GatheringTest, those_who_attend_share_keys_with_all) {
-  const auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, those_who_joined_share_keys_with_all) {
+  const auto first = join(0);
+  const auto second = join(1);
   ASSERT_TRUE(first->set("world/a", bytes_of("one"), soon()).ok());
   EXPECT_EQ(second->get("world/a", soon()).value(), bytes_of("one"));
   EXPECT_EQ(store_.get("world/a", soon()).value(), bytes_of("one"));
   EXPECT_TRUE(first->failure({}).ok());
 }
 
-TEST_P(GatheringTest, who_goes_away_is_heard_of_wherever_others_wait) {
-  auto gone = attend(2);
-  const auto idle = attend(0);
-  const auto getter = attend(1);
-  const auto elsewhere = attend(3, "other/");
+TEST_P(RoundTest, who_goes_away_is_heard_of_wherever_others_wait) {
+  auto gone = join(2);
+  const auto idle = join(0);
+  const auto getter = join(1);
+  const auto elsewhere = join(3, "other/");
   Result<Bytes> value = Status(ErrorCode::kInternal, "not run");
   std::thread waits([&] { value = getter->get("world/never", soon()); });
   gone.reset();
   waits.join();
-  expect_same(value.status(), will_of(2));
-  expect_same(idle->failure(soon()), will_of(2));
-  expect_same(idle->get("world/never", soon()).status(), will_of(2));
-  expect_same(idle->set("world/a", {}, soon()), will_of(2));
+  expect_same(value.status(), last_will_of(2));
+  expect_same(idle->failure(soon()), last_will_of(2));
+  expect_same(idle->get("world/never", soon()).status(), last_will_of(2));
+  expect_same(idle->set("world/a", {}, soon()), last_will_of(2));
   EXPECT_TRUE(elsewhere->failure({}).ok());
 }
 
-TEST_P(GatheringTest, news_wakes_who_sleeps_on_the_descriptor) {
-  const auto idle = attend(0);
+TEST_P(RoundTest, news_wakes_who_sleeps_on_the_descriptor) {
+  const auto idle = join(0);
   pollfd entry{idle->event_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  attend(1).reset();
+  join(1).reset();
   EXPECT_EQ(::poll(&entry, 1, 10'000), 1);
-  expect_same(idle->failure(soon()), will_of(1));
+  expect_same(idle->failure(soon()), last_will_of(1));
 }
 
-TEST_P(GatheringTest, the_first_reason_counts_for_all) {
-  const auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, the_first_reason_counts_for_all) {
+  const auto first = join(0);
+  const auto second = join(1);
   const Status why(ErrorCode::kSystem, "rank 1: too many open files", 1);
   expect_same(second->fail(why, soon()), why);
   expect_same(first->fail(Status(ErrorCode::kPeerFailed, "rank 1 hung up", 1), soon()), why);
   expect_same(first->failure(soon()), why);
 }
 
-TEST_P(GatheringTest, who_comes_late_hears_why_it_failed) {
-  attend(1).reset();
-  auto late = store_.attend("world/", will_of(0), soon());
+TEST_P(RoundTest, who_comes_late_hears_why_it_failed) {
+  join(1).reset();
+  auto late = store_.join("world/", last_will_of(0), soon());
   // The news may be the answer already.
-  expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), will_of(1));
+  expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), last_will_of(1));
 }
 
-TEST_P(GatheringTest, who_does_not_attend_can_fail_it_for_all) {
-  const auto attends = attend(0);
+TEST_P(RoundTest, who_has_not_joined_can_fail_it_for_all) {
+  const auto joined = join(0);
   const Status why(ErrorCode::kPeerFailed, "worker 4 has ended");
   ASSERT_TRUE(store_.fail("world/", why, soon()).ok());
-  expect_same(attends->failure(soon()), why);
-  auto late = store_.attend("world/", will_of(1), soon());
+  expect_same(joined->failure(soon()), why);
+  auto late = store_.join("world/", last_will_of(1), soon());
   expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), why);
 }
 
-TEST_P(GatheringTest, a_get_that_was_late_does_not_keep_it_from_failing) {
-  const auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, a_get_that_was_late_does_not_keep_it_from_failing) {
+  const auto first = join(0);
+  const auto second = join(1);
   EXPECT_EQ(first->get("world/never", in(milliseconds(20))).status().code(), ErrorCode::kTimeout);
   const Status why(ErrorCode::kTimeout, "rank 2 did not come");
   expect_same(first->fail(why, soon()), why);
   expect_same(second->failure(soon()), why);
 }
 
-TEST_P(GatheringTest, keys_stay_until_the_last_one_has_left) {
-  const auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, keys_stay_until_the_last_one_has_left) {
+  const auto first = join(0);
+  const auto second = join(1);
   ASSERT_TRUE(first->set("world/a", bytes_of("one"), soon()).ok());
   ASSERT_TRUE(first->leave(false, soon()).ok());
   EXPECT_EQ(second->get("world/a", soon()).value(), bytes_of("one"));
@@ -334,9 +334,9 @@ TEST_P(GatheringTest, keys_stay_until_the_last_one_has_left) {
   EXPECT_FALSE(store_.get("world/a", in(milliseconds(20))).ok());
 }
 
-TEST_P(GatheringTest, the_last_one_stays_until_all_others_have_left) {
-  const auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, the_last_one_stays_until_all_others_have_left) {
+  const auto first = join(0);
+  const auto second = join(1);
   Status left(ErrorCode::kInternal, "not run");
   std::atomic<bool> is_over{false};
   std::thread stays([&] {
@@ -350,15 +350,15 @@ TEST_P(GatheringTest, the_last_one_stays_until_all_others_have_left) {
   EXPECT_TRUE(left.ok()) << left.message();
 }
 
-TEST_P(GatheringTest, who_has_left_is_not_missed) {
-  auto first = attend(0);
-  const auto second = attend(1);
+TEST_P(RoundTest, who_has_left_is_not_missed) {
+  auto first = join(0);
+  const auto second = join(1);
   ASSERT_TRUE(first->leave(false, soon()).ok());
   first.reset();
   EXPECT_TRUE(second->failure(in(milliseconds(50))).ok());
-  // All over, the same prefix is another gathering.
+  // All over, the same prefix is another round.
   ASSERT_TRUE(second->leave(true, soon()).ok());
-  EXPECT_TRUE(attend(0)->failure({}).ok());
+  EXPECT_TRUE(join(0)->failure({}).ok());
 }
 
 std::string name_of(const testing::TestParamInfo<Subject (*)()>& row) {
@@ -366,7 +366,7 @@ std::string name_of(const testing::TestParamInfo<Subject (*)()>& row) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, StoreTest, testing::Values(&make_hash, &make_tcp), name_of);
-INSTANTIATE_TEST_SUITE_P(, GatheringTest, testing::Values(&make_hash, &make_tcp), name_of);
+INSTANTIATE_TEST_SUITE_P(, RoundTest, testing::Values(&make_hash, &make_tcp), name_of);
 
 }  // namespace
 }  // namespace lightcc::store_test

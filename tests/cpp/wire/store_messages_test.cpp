@@ -67,7 +67,7 @@ TEST(StoreMessagesTest, requests_are_the_documented_bytes) {
                  "02000000"
                  "03"
                  "00");
-  expect_request({StoreRequest::Kind::kAttend, "w/", bytes_of("will")},
+  expect_request({StoreRequest::Kind::kJoin, "w/", bytes_of("will")},
                  "09000000"
                  "04"
                  "02772f"

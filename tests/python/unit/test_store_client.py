@@ -63,7 +63,7 @@ def test_a_key_that_nobody_sets_is_named(store: _core.StoreClient) -> None:
         store.get("never", IN_VAIN_S)
 
 
-def test_a_gathering_can_be_called_off_before_all_ranks_are_there(
+def test_a_round_can_be_called_off_before_all_ranks_are_there(
     server: _core.StoreServer, store: _core.StoreClient
 ) -> None:
     later = threading.Timer(0.2, store.fail, ("world/1/", "worker 1 has ended", SOON_S))

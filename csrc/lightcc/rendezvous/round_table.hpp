@@ -1,4 +1,4 @@
-// Who attends each gathering of a store, and why it failed: what HashStore and the TCP server have
+// Who has joined each round of a store, and why it failed: what HashStore and the TCP server have
 // in common.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace lightcc {
 
 /// Thread: one.
-class GatheringTable {
+class RoundTable {
  public:
   using Member = std::uint64_t;
   /// Encoded; null: none.
@@ -31,14 +31,14 @@ class GatheringTable {
   const std::set<Member>& members(const std::string& prefix) const;
 
  private:
-  struct Gathering {
+  struct Round {
     std::set<Member> members;
     Failure failure;
   };
   void forget_old_failures();
 
-  std::map<std::string, Gathering> gatherings_;
-  std::size_t deserted_ = 0;  // Failures that nobody attends: kept for those who come late.
+  std::map<std::string, Round> rounds_;
+  std::size_t deserted_ = 0;  // Failed ones without members: kept for those who come late.
 };
 
 }  // namespace lightcc
