@@ -169,256 +169,220 @@ class NcclGroup final : public Group {
   int size() const override { return size_; }
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
-                                  const Reduction& reduction) override;
+                                  const Reduction& reduction) override {
+    const Result<NcclReduction> known = nccl_reduction_of(reduction);
+    if (!known.ok()) {
+      return std::make_unique<FailedWork>(known.status());
+    }
+    std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
+    return start(
+        "ncclAllReduce",
+        [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable {
+          LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
+          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, tensors));
+          return calls.in_group([&]() -> Status {
+            for (const TensorSpan& span : tensors) {
+              LIGHTCC_RETURN_IF_ERROR(calls.check(
+                  calls.nccl().all_reduce(
+                      span.in, span.out, span.count, known.type, op, calls.comm(), calls.stream()),
+                  "ncclAllReduce"));
+            }
+            return {};
+          });
+        });
+  }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
-                                       const Reduction& reduction) override;
+                                       const Reduction& reduction) override {
+    const Result<NcclReduction> known = nccl_reduction_of(reduction);
+    if (!known.ok()) {
+      return std::make_unique<FailedWork>(known.status());
+    }
+    const std::size_t total = sum_of(counts);
+    if (!are_equal(counts) || total == 0) {
+      std::vector<Piece> pieces =
+          cut({{.in = in, .out = nullptr, .count = total}}, counts, element_size(reduction.dtype));
+      for (Piece& piece : pieces) {
+        piece.out = piece.member == rank_ ? out : nullptr;
+      }
+      return reduce_pieces(std::move(pieces), *known);
+    }
+    return start(
+        "ncclReduceScatter",
+        [in, out, total, count = counts.front(), known = *known](const NcclCalls& calls) -> Status {
+          LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
+          std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
+          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, all));
+          return calls.check(calls.nccl().reduce_scatter(all.front().in,
+                                                         all.front().out,
+                                                         count,
+                                                         known.type,
+                                                         op,
+                                                         calls.comm(),
+                                                         calls.stream()),
+                             "ncclReduceScatter");
+        });
+  }
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
-                                              const Reduction& reduction) override;
+                                              const Reduction& reduction) override {
+    const Result<NcclReduction> known = nccl_reduction_of(reduction);
+    if (!known.ok()) {
+      return std::make_unique<FailedWork>(known.status());
+    }
+    return reduce_pieces(cut(tensors, counts, known->element), *known);
+  }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
-                                         DataType dtype) override;
+                                         DataType dtype) override {
+    const std::size_t element = element_size(dtype);
+    std::vector<Piece> pieces = cut(tensors, counts, element);
+    for (Piece& piece : pieces) {
+      // NCCL reads the root's alone.
+      piece.in = piece.member == rank_ ? piece.in : piece.out;
+    }
+    return spread_pieces(std::move(pieces), element);
+  }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
-                                  std::vector<std::size_t> bytes) override;
-  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override;
+                                  std::vector<std::size_t> bytes) override {
+    const std::size_t total = sum_of(bytes);
+    if (!are_equal(bytes) || total == 0) {
+      std::vector<Piece> pieces = cut({{.in = nullptr, .out = out, .count = total}}, bytes, 1);
+      for (Piece& piece : pieces) {
+        // NCCL reads the root's alone.
+        piece.in = piece.member == rank_ ? in : piece.out;
+      }
+      return spread_pieces(std::move(pieces), 1);
+    }
+    return start(
+        "ncclAllGather", [in, out, total, count = bytes.front()](const NcclCalls& calls) -> Status {
+          std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
+          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, 1, all));
+          return calls.check(
+              calls.nccl().all_gather(
+                  all.front().in, all.front().out, count, kNcclUint8, calls.comm(), calls.stream()),
+              "ncclAllGather");
+        });
+  }
+  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
+    std::vector<Piece> pieces;
+    if (bytes > 0) {
+      pieces.push_back({.in = data, .out = data, .count = bytes, .member = root});
+    }
+    return spread_pieces(std::move(pieces), 1);
+  }
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
                                  std::byte* out,
-                                 std::vector<std::size_t> recv_bytes) override;
-  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override;
-  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override;
-  std::unique_ptr<Work> barrier() override;
+                                 std::vector<std::size_t> recv_bytes) override {
+    return start(
+        "ncclSend and ncclRecv",
+        [in, out, send = std::move(send_bytes), receive = std::move(recv_bytes)](
+            const NcclCalls& calls) {
+          return calls.in_group([&]() -> Status {
+            const std::byte* from = in;
+            std::byte* to = out;
+            for (std::size_t member = 0; member < send.size(); ++member) {
+              const int peer = static_cast<int>(member);
+              if (send[member] > 0) {
+                LIGHTCC_RETURN_IF_ERROR(calls.check(
+                    calls.nccl().send(
+                        from, send[member], kNcclUint8, peer, calls.comm(), calls.stream()),
+                    "ncclSend"));
+                from += send[member];
+              }
+              if (receive[member] > 0) {
+                LIGHTCC_RETURN_IF_ERROR(calls.check(
+                    calls.nccl().recv(
+                        to, receive[member], kNcclUint8, peer, calls.comm(), calls.stream()),
+                    "ncclRecv"));
+                to += receive[member];
+              }
+            }
+            return {};
+          });
+        });
+  }
+  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override {
+    return start("ncclSend", [in, bytes, peer](const NcclCalls& calls) -> Status {
+      if (bytes == 0) {
+        return {};
+      }
+      return calls.check(
+          calls.nccl().send(in, bytes, kNcclUint8, peer, calls.comm(), calls.stream()), "ncclSend");
+    });
+  }
+  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override {
+    return start("ncclRecv", [out, bytes, peer](const NcclCalls& calls) -> Status {
+      if (bytes == 0) {
+        return {};
+      }
+      return calls.check(
+          calls.nccl().recv(out, bytes, kNcclUint8, peer, calls.comm(), calls.stream()),
+          "ncclRecv");
+    });
+  }
+  std::unique_ptr<Work> barrier() override {
+    return allreduce({{.in = nullptr, .out = nullptr, .count = 1}}, Reduction());
+  }
 
  private:
   std::unique_ptr<Work> start(const char* what, NcclOperation run) {
     return comms_.start(comm_, what, std::move(run));
   }
   /// Combines each piece at the member that it belongs to.
-  std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction);
+  std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction) {
+    for (Piece& piece : pieces) {
+      piece.out = piece.member == rank_ ? piece.out : unused(piece);
+    }
+    return start("ncclReduce",
+                 [pieces = std::move(pieces), reduction](const NcclCalls& calls) mutable {
+                   LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
+                   LIGHTCC_RETURN_IF_ERROR(fill_in(calls, reduction.element, pieces));
+                   return calls.in_group([&]() -> Status {
+                     for (const Piece& piece : pieces) {
+                       LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().reduce(piece.in,
+                                                                               piece.out,
+                                                                               piece.count,
+                                                                               reduction.type,
+                                                                               op,
+                                                                               piece.member,
+                                                                               calls.comm(),
+                                                                               calls.stream()),
+                                                           "ncclReduce"));
+                     }
+                     return {};
+                   });
+                 });
+  }
   /// Brings each piece, of `element` bytes times its count, from its member to all.
-  std::unique_ptr<Work> spread_pieces(std::vector<Piece> pieces, std::size_t element);
+  std::unique_ptr<Work> spread_pieces(std::vector<Piece> pieces, std::size_t element) {
+    return start(
+        "ncclBroadcast", [pieces = std::move(pieces), element](const NcclCalls& calls) mutable {
+          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, element, pieces));
+          return calls.in_group([&]() -> Status {
+            for (const Piece& piece : pieces) {
+              LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().broadcast(piece.in,
+                                                                         piece.out,
+                                                                         piece.count * element,
+                                                                         kNcclUint8,
+                                                                         piece.member,
+                                                                         calls.comm(),
+                                                                         calls.stream()),
+                                                  "ncclBroadcast"));
+            }
+            return {};
+          });
+        });
+  }
 
   NcclComms& comms_;
   std::shared_ptr<NcclComm> comm_;
   int rank_;
   int size_;
 };
-
-std::unique_ptr<Work> NcclGroup::allreduce(std::vector<TensorSpan> tensors,
-                                           const Reduction& reduction) {
-  const Result<NcclReduction> known = nccl_reduction_of(reduction);
-  if (!known.ok()) {
-    return std::make_unique<FailedWork>(known.status());
-  }
-  std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
-  return start(
-      "ncclAllReduce",
-      [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable {
-        LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
-        LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, tensors));
-        return calls.in_group([&]() -> Status {
-          for (const TensorSpan& span : tensors) {
-            LIGHTCC_RETURN_IF_ERROR(calls.check(
-                calls.nccl().all_reduce(
-                    span.in, span.out, span.count, known.type, op, calls.comm(), calls.stream()),
-                "ncclAllReduce"));
-          }
-          return {};
-        });
-      });
-}
-
-std::unique_ptr<Work> NcclGroup::reduce_pieces(std::vector<Piece> pieces,
-                                               const NcclReduction& reduction) {
-  for (Piece& piece : pieces) {
-    piece.out = piece.member == rank_ ? piece.out : unused(piece);
-  }
-  return start("ncclReduce",
-               [pieces = std::move(pieces), reduction](const NcclCalls& calls) mutable {
-                 LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
-                 LIGHTCC_RETURN_IF_ERROR(fill_in(calls, reduction.element, pieces));
-                 return calls.in_group([&]() -> Status {
-                   for (const Piece& piece : pieces) {
-                     LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().reduce(piece.in,
-                                                                             piece.out,
-                                                                             piece.count,
-                                                                             reduction.type,
-                                                                             op,
-                                                                             piece.member,
-                                                                             calls.comm(),
-                                                                             calls.stream()),
-                                                         "ncclReduce"));
-                   }
-                   return {};
-                 });
-               });
-}
-
-std::unique_ptr<Work> NcclGroup::reduce_scatter(const std::byte* in,
-                                                std::byte* out,
-                                                std::vector<std::size_t> counts,
-                                                const Reduction& reduction) {
-  const Result<NcclReduction> known = nccl_reduction_of(reduction);
-  if (!known.ok()) {
-    return std::make_unique<FailedWork>(known.status());
-  }
-  const std::size_t total = sum_of(counts);
-  if (!are_equal(counts) || total == 0) {
-    std::vector<Piece> pieces =
-        cut({{.in = in, .out = nullptr, .count = total}}, counts, element_size(reduction.dtype));
-    for (Piece& piece : pieces) {
-      piece.out = piece.member == rank_ ? out : nullptr;
-    }
-    return reduce_pieces(std::move(pieces), *known);
-  }
-  return start(
-      "ncclReduceScatter",
-      [in, out, total, count = counts.front(), known = *known](const NcclCalls& calls) -> Status {
-        LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
-        std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
-        LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, all));
-        return calls.check(calls.nccl().reduce_scatter(all.front().in,
-                                                       all.front().out,
-                                                       count,
-                                                       known.type,
-                                                       op,
-                                                       calls.comm(),
-                                                       calls.stream()),
-                           "ncclReduceScatter");
-      });
-}
-
-std::unique_ptr<Work> NcclGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                                       std::vector<std::size_t> counts,
-                                                       const Reduction& reduction) {
-  const Result<NcclReduction> known = nccl_reduction_of(reduction);
-  if (!known.ok()) {
-    return std::make_unique<FailedWork>(known.status());
-  }
-  return reduce_pieces(cut(tensors, counts, known->element), *known);
-}
-
-std::unique_ptr<Work> NcclGroup::spread_pieces(std::vector<Piece> pieces, std::size_t element) {
-  return start(
-      "ncclBroadcast", [pieces = std::move(pieces), element](const NcclCalls& calls) mutable {
-        LIGHTCC_RETURN_IF_ERROR(fill_in(calls, element, pieces));
-        return calls.in_group([&]() -> Status {
-          for (const Piece& piece : pieces) {
-            LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().broadcast(piece.in,
-                                                                       piece.out,
-                                                                       piece.count * element,
-                                                                       kNcclUint8,
-                                                                       piece.member,
-                                                                       calls.comm(),
-                                                                       calls.stream()),
-                                                "ncclBroadcast"));
-          }
-          return {};
-        });
-      });
-}
-
-std::unique_ptr<Work> NcclGroup::allgather_bucket(std::vector<TensorSpan> tensors,
-                                                  std::vector<std::size_t> counts,
-                                                  DataType dtype) {
-  const std::size_t element = element_size(dtype);
-  std::vector<Piece> pieces = cut(tensors, counts, element);
-  for (Piece& piece : pieces) {
-    // NCCL reads the root's alone.
-    piece.in = piece.member == rank_ ? piece.in : piece.out;
-  }
-  return spread_pieces(std::move(pieces), element);
-}
-
-std::unique_ptr<Work> NcclGroup::allgather(const std::byte* in,
-                                           std::byte* out,
-                                           std::vector<std::size_t> bytes) {
-  const std::size_t total = sum_of(bytes);
-  if (!are_equal(bytes) || total == 0) {
-    std::vector<Piece> pieces = cut({{.in = nullptr, .out = out, .count = total}}, bytes, 1);
-    for (Piece& piece : pieces) {
-      // NCCL reads the root's alone.
-      piece.in = piece.member == rank_ ? in : piece.out;
-    }
-    return spread_pieces(std::move(pieces), 1);
-  }
-  return start(
-      "ncclAllGather", [in, out, total, count = bytes.front()](const NcclCalls& calls) -> Status {
-        std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
-        LIGHTCC_RETURN_IF_ERROR(fill_in(calls, 1, all));
-        return calls.check(
-            calls.nccl().all_gather(
-                all.front().in, all.front().out, count, kNcclUint8, calls.comm(), calls.stream()),
-            "ncclAllGather");
-      });
-}
-
-std::unique_ptr<Work> NcclGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  std::vector<Piece> pieces;
-  if (bytes > 0) {
-    pieces.push_back({.in = data, .out = data, .count = bytes, .member = root});
-  }
-  return spread_pieces(std::move(pieces), 1);
-}
-
-std::unique_ptr<Work> NcclGroup::alltoall(const std::byte* in,
-                                          std::vector<std::size_t> send_bytes,
-                                          std::byte* out,
-                                          std::vector<std::size_t> recv_bytes) {
-  return start("ncclSend and ncclRecv",
-               [in, out, send = std::move(send_bytes), receive = std::move(recv_bytes)](
-                   const NcclCalls& calls) {
-                 return calls.in_group([&]() -> Status {
-                   const std::byte* from = in;
-                   std::byte* to = out;
-                   for (std::size_t member = 0; member < send.size(); ++member) {
-                     const int peer = static_cast<int>(member);
-                     if (send[member] > 0) {
-                       LIGHTCC_RETURN_IF_ERROR(calls.check(
-                           calls.nccl().send(
-                               from, send[member], kNcclUint8, peer, calls.comm(), calls.stream()),
-                           "ncclSend"));
-                       from += send[member];
-                     }
-                     if (receive[member] > 0) {
-                       LIGHTCC_RETURN_IF_ERROR(calls.check(
-                           calls.nccl().recv(
-                               to, receive[member], kNcclUint8, peer, calls.comm(), calls.stream()),
-                           "ncclRecv"));
-                       to += receive[member];
-                     }
-                   }
-                   return {};
-                 });
-               });
-}
-
-std::unique_ptr<Work> NcclGroup::send(const std::byte* in, std::size_t bytes, int peer) {
-  return start("ncclSend", [in, bytes, peer](const NcclCalls& calls) -> Status {
-    if (bytes == 0) {
-      return {};
-    }
-    return calls.check(calls.nccl().send(in, bytes, kNcclUint8, peer, calls.comm(), calls.stream()),
-                       "ncclSend");
-  });
-}
-
-std::unique_ptr<Work> NcclGroup::recv(std::byte* out, std::size_t bytes, int peer) {
-  return start("ncclRecv", [out, bytes, peer](const NcclCalls& calls) -> Status {
-    if (bytes == 0) {
-      return {};
-    }
-    return calls.check(
-        calls.nccl().recv(out, bytes, kNcclUint8, peer, calls.comm(), calls.stream()), "ncclRecv");
-  });
-}
-
-std::unique_ptr<Work> NcclGroup::barrier() {
-  return allreduce({{.in = nullptr, .out = nullptr, .count = 1}}, Reduction());
-}
 
 }  // namespace
 

@@ -26,8 +26,6 @@
 // Memory. Pieces travel straight from and to the tensors. Only a piece that touches several
 // tensors, or a null input, is packed, and only such a result is unpacked (from the transport's
 // fragments).
-#include "lightcc/collectives/net/net_exchange.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -38,9 +36,11 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/chunk_schedule.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
+#include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -57,6 +57,314 @@ bool is_share(const ChunkSchedule::Step& item) {
   return item.half == ChunkSchedule::Half::kScatter;
 }
 
+/// Chunks by which contributions run ahead of results.
+constexpr std::size_t kExchangeDepth = 4;
+
+class NetExchange final : public NetReduction {
+ public:
+  using NetReduction::NetReduction;
+
+ private:
+  /// A share of a chunk is scattered, a result is gathered.
+  using Item = ChunkSchedule::Step;
+  /// What a transport that shows fragments is given as context.
+  struct Taking {
+    NetExchange* exchange = nullptr;
+    int member = 0;
+    Item item{};
+  };
+  struct Peer {
+    int member = 0;
+    std::size_t index = 0;  ///< Among the peers: the place of its staging.
+    SendQueue sends;
+    RecvQueue recvs;
+    std::array<Taking, RecvQueue::kMax> takings{};  ///< By position.
+  };
+
+  Status begin() override {
+    const int size = links().size();
+    lead_ = std::min(kExchangeDepth, plan_.chunks());
+    schedule_ = ChunkSchedule(plan_.chunks(), gather_ ? lead_ : plan_.chunks());
+    streaming_ = size == 2;
+    const auto others = static_cast<std::size_t>(size - 1);
+    for (int distance = 1; distance < size && plan_.chunks() != 0; ++distance) {
+      Peer peer{
+          .member = links().neighbour(distance), .index = peers_.size(), .sends = {}, .recvs = {}};
+      LIGHTCC_ASSIGN_OR_RETURN(SendChannel* const sender, links().sender(peer.member));
+      LIGHTCC_ASSIGN_OR_RETURN(RecvChannel* const receiver, links().receiver(peer.member));
+      peer.sends = SendQueue(sender);
+      peer.recvs = RecvQueue(receiver);
+      peers_.push_back(peer);
+    }
+    const std::size_t slot = lead_ * plan_.piece_bytes();
+    const std::size_t stages = streaming_ ? 0 : others * slot;
+    const std::size_t packs = bucket_.scattered() ? others * slot : 0;
+    const std::size_t results = bucket_.scattered() && gather_ ? slot : 0;
+    const std::span<std::byte> scratch = links().scratch(stages + packs + results);
+    stage_ = scratch.data();
+    pack_ = scratch.data() + stages;
+    results_ = pack_ + packs;
+    return {};
+  }
+  Result<Progress> step() override {
+    bool moved = false;
+    for (Peer& peer : peers_) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool received, advance_recvs(peer));
+      moved = moved || received;
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const bool combined, reduce_next());
+    moved = moved || combined;
+    bool finished = reduced_ == plan_.chunks();
+    for (Peer& peer : peers_) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool sent, advance_sends(peer));
+      moved = moved || sent;
+      finished = finished && peer.sends.done() == positions() && peer.recvs.done() == positions();
+    }
+    if (finished) {
+      return Progress::kDone;
+    }
+    return moved ? Progress::kMoved : Progress::kIdle;
+  }
+
+  // The sequence of positions on every channel.
+  std::size_t positions() const { return gather_ ? 2 * plan_.chunks() : plan_.chunks(); }
+
+  Result<bool> advance_sends(Peer& peer) {
+    auto moved = peer.sends.settle();
+    while (moved.ok() && peer.sends.posted() < positions() && !peer.sends.full()) {
+      const auto posted = post_send(peer);
+      if (!posted.ok()) {
+        return posted;
+      }
+      if (!posted.value()) {
+        break;
+      }
+      moved = true;
+    }
+    return moved;
+  }
+  Result<bool> advance_recvs(Peer& peer) {
+    bool moved = false;
+    while (peer.recvs.posted() < positions() && !peer.recvs.full()) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool posted, post_recv(peer));
+      if (!posted) {
+        break;
+      }
+      moved = true;
+    }
+    while (true) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool taken, take_fragments(peer));
+      LIGHTCC_ASSIGN_OR_RETURN(const bool settled, peer.recvs.settle_one());
+      moved = moved || taken || settled;
+      if (!settled) {
+        return moved;
+      }
+    }
+  }
+  Result<bool> reduce_next() {
+    if (reduced_ == plan_.chunks()) {
+      return false;
+    }
+    const std::size_t position = schedule_.scatter_at(reduced_);
+    const bool arrived =
+        std::ranges::all_of(peers_, [&](const Peer& peer) { return peer.recvs.done() > position; });
+    if (!arrived || !results_left(reduced_)) {
+      return false;
+    }
+    if (!streaming_) {
+      reduce_part(reduced_, 0, piece(reduced_, me()).count, nullptr);
+    }
+    ++reduced_;
+    return true;
+  }
+  Result<bool> post_send(Peer& peer) {
+    const Item item = schedule_.step(peer.sends.posted());
+    const bool share = is_share(item);
+    if (share && item.chunk >= lead_ &&
+        peer.sends.done() <= schedule_.scatter_at(item.chunk - lead_)) {
+      return false;
+    }
+    if (!share && reduced_ <= item.chunk) {
+      return false;
+    }
+    const ElementRange range = piece(item.chunk, share ? peer.member : me());
+    if (range.count == 0) {
+      peer.sends.skip();
+      return true;
+    }
+    const std::byte* from = share ? bucket_.contiguous_in(range) : bucket_.contiguous_out(range);
+    if (from == nullptr && share) {
+      std::byte* const area = pack_area(item.chunk, peer.index);
+      bucket_.pack(range, area);
+      from = area;
+    } else if (from == nullptr) {
+      from = result_area(item.chunk);
+    }
+    const auto request = peer.sends.channel().isend({from, range.count * bucket_.element_bytes()});
+    if (!request.ok()) {
+      return request.status();
+    }
+    peer.sends.note(request.value());
+    return true;
+  }
+  Result<bool> post_recv(Peer& peer) {
+    const Item item = schedule_.step(peer.recvs.posted());
+    const bool share = is_share(item);
+    if (share && (item.chunk >= reduced_ + lead_ || (streaming_ && !results_left(item.chunk)))) {
+      return false;
+    }
+    if (!share && peer.sends.done() <= schedule_.scatter_at(item.chunk)) {
+      return false;
+    }
+    const ElementRange range = piece(item.chunk, share ? me() : peer.member);
+    if (range.count == 0) {
+      peer.recvs.skip();
+      return true;
+    }
+    const std::size_t bytes = range.count * bucket_.element_bytes();
+    std::byte* into = nullptr;
+    if (share) {
+      into = streaming_ ? nullptr : stage(item.chunk, peer.index);
+    } else {
+      into = bucket_.contiguous_out(range);
+    }
+    RecvChannel& channel = peer.recvs.channel();
+    Result<RequestId> request(RequestId{0});
+    if (into != nullptr) {
+      request = channel.irecv({into, bytes});
+    } else if (channel.can_receive_to_sink()) {
+      Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
+      taking = {.exchange = this, .member = peer.member, .item = item};
+      request = channel.irecv_to_sink(bytes, {.take = take_shown, .context = &taking});
+    } else {
+      request = channel.irecv_fragments(bytes);
+    }
+    if (!request.ok()) {
+      return request.status();
+    }
+    peer.recvs.note(request.value());
+    return true;
+  }
+  Result<bool> take_fragments(Peer& peer) {
+    if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped ||
+        peer.recvs.channel().can_receive_to_sink()) {
+      return false;
+    }
+    const Item item = schedule_.step(peer.recvs.done());
+    const bool share = is_share(item);
+    if (share ? !streaming_ : bucket_.contiguous_out(piece(item.chunk, peer.member)) != nullptr) {
+      return false;
+    }
+    bool moved = false;
+    while (true) {
+      const auto next = peer.recvs.channel().next_fragment(peer.recvs.oldest());
+      if (!next.ok()) {
+        return next.status();
+      }
+      if (!next.value().has_value()) {
+        return moved;
+      }
+      const Status taken = take_fragment(peer.member, item, *next.value());
+      peer.recvs.channel().release(*next.value());
+      LIGHTCC_RETURN_IF_ERROR(taken);
+      moved = true;
+    }
+  }
+  Status take_fragment(int member, const Item& item, const Fragment& fragment) {
+    const bool share = is_share(item);
+    const ElementRange range = piece(item.chunk, share ? me() : member);
+    const std::size_t element = bucket_.element_bytes();
+    const std::size_t bytes = range.count * element;
+    if (fragment.offset > bytes || fragment.bytes.size() > bytes - fragment.offset ||
+        fragment.offset % element != 0 || fragment.bytes.size() % element != 0) {
+      return make_error(ErrorCode::kInternal,
+                        "the transport gave a fragment of %zu bytes at %zu of a message of %zu",
+                        fragment.bytes.size(),
+                        fragment.offset,
+                        bytes);
+    }
+    if (share) {
+      reduce_part(item.chunk,
+                  fragment.offset / element,
+                  fragment.bytes.size() / element,
+                  fragment.bytes.data());
+    } else {
+      bucket_.unpack(range, fragment.offset, fragment.bytes);
+    }
+    return {};
+  }
+  // Any thread: it reads what is settled once the receive is posted, and writes where nobody else
+  // does until it is done. A message of another size than was expected fails when it is done.
+  static void take_shown(void* context, const Fragment& fragment) {
+    const auto& taking = *static_cast<const Taking*>(context);
+    (void)taking.exchange->take_fragment(taking.member, taking.item, fragment);
+  }
+  /// Combines `count` elements from element `first` of the own piece of `chunk` on. `streamed`, if
+  /// not null, is where the one peer's contribution to just these lies; else it is in the staging.
+  void reduce_part(std::size_t chunk,
+                   std::size_t first,
+                   std::size_t count,
+                   const std::byte* streamed) {
+    const ElementRange own = piece(chunk, me());
+    const std::size_t element = bucket_.element_bytes();
+    const bool in_results = gather_ && bucket_.contiguous_out(own) == nullptr;
+    std::array<ReduceSource, kMaxDirectMembers> sources{};
+    const auto size = static_cast<std::size_t>(links().size());
+    const ElementRange part{.first = own.first + first, .count = count};
+    bucket_.for_each_piece(part, [&](const TensorSpan& span, std::size_t offset) {
+      sources[static_cast<std::size_t>(me())].data = span.in;
+      for (const Peer& peer : peers_) {
+        sources[static_cast<std::size_t>(peer.member)].data =
+            streamed != nullptr ? streamed + offset * element
+                                : stage(chunk, peer.index) + (first + offset) * element;
+      }
+      std::byte* const result =
+          in_results ? result_area(chunk) + (first + offset) * element : nullptr;
+      std::byte* const out = span.out != nullptr ? span.out : result;
+      if (out != nullptr) {
+        reduce(std::span(sources).first(size),
+               out,
+               out == result ? nullptr : result,
+               span.count,
+               reduction_,
+               links().options().simd);
+      }
+    });
+  }
+  /// Whether the results of the chunk that had the place of `chunk` before are off our hands.
+  bool results_left(std::size_t chunk) const {
+    if (!gather_ || chunk < lead_) {
+      return true;
+    }
+    const std::size_t position = schedule_.gather_at(chunk - lead_);
+    return std::ranges::all_of(peers_,
+                               [&](const Peer& peer) { return peer.sends.done() > position; });
+  }
+
+  ElementRange piece(std::size_t chunk, int member) const {
+    return plan_.piece(chunk, static_cast<std::size_t>(member));
+  }
+  int me() const { return links().rank(); }
+  std::byte* stage(std::size_t chunk, std::size_t index) const {
+    return stage_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
+  }
+  std::byte* pack_area(std::size_t chunk, std::size_t index) const {
+    return pack_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
+  }
+  std::byte* result_area(std::size_t chunk) const {
+    return results_ + (chunk % lead_) * plan_.piece_bytes();
+  }
+
+  bool streaming_ = false;        ///< Two members: reduce out of the transport's fragments.
+  std::size_t lead_ = 0;          ///< min(kExchangeDepth, chunks).
+  ChunkSchedule schedule_{0, 1};  ///< Orders positions; without `gather`, shares alone.
+  std::size_t reduced_ = 0;       ///< Chunks whose own share is combined.
+  std::vector<Peer> peers_;
+  std::byte* stage_ = nullptr;
+  std::byte* pack_ = nullptr;
+  std::byte* results_ = nullptr;
+};
+
 }  // namespace
 
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes) {
@@ -68,283 +376,13 @@ std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::si
   return std::max<std::size_t>(64, std::min(maximum, overlapping));
 }
 
-Status NetExchange::begin() {
-  const int size = links().size();
-  lead_ = std::min(kExchangeDepth, plan_.chunks());
-  schedule_ = ChunkSchedule(plan_.chunks(), gather_ ? lead_ : plan_.chunks());
-  streaming_ = size == 2;
-  const auto others = static_cast<std::size_t>(size - 1);
-  for (int distance = 1; distance < size && plan_.chunks() != 0; ++distance) {
-    Peer peer{
-        .member = links().neighbour(distance), .index = peers_.size(), .sends = {}, .recvs = {}};
-    LIGHTCC_ASSIGN_OR_RETURN(SendChannel* const sender, links().sender(peer.member));
-    LIGHTCC_ASSIGN_OR_RETURN(RecvChannel* const receiver, links().receiver(peer.member));
-    peer.sends = SendQueue(sender);
-    peer.recvs = RecvQueue(receiver);
-    peers_.push_back(peer);
-  }
-  const std::size_t slot = lead_ * plan_.piece_bytes();
-  const std::size_t stages = streaming_ ? 0 : others * slot;
-  const std::size_t packs = bucket_.scattered() ? others * slot : 0;
-  const std::size_t results = bucket_.scattered() && gather_ ? slot : 0;
-  const std::span<std::byte> scratch = links().scratch(stages + packs + results);
-  stage_ = scratch.data();
-  pack_ = scratch.data() + stages;
-  results_ = pack_ + packs;
-  return {};
-}
-
-std::byte* NetExchange::stage(std::size_t chunk, std::size_t index) const {
-  return stage_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
-}
-
-std::byte* NetExchange::pack_area(std::size_t chunk, std::size_t index) const {
-  return pack_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
-}
-
-std::byte* NetExchange::result_area(std::size_t chunk) const {
-  return results_ + (chunk % lead_) * plan_.piece_bytes();
-}
-
-/// Whether the results of the chunk that had the place of `chunk` before are off our hands.
-bool NetExchange::results_left(std::size_t chunk) const {
-  if (!gather_ || chunk < lead_) {
-    return true;
-  }
-  const std::size_t position = schedule_.gather_at(chunk - lead_);
-  return std::ranges::all_of(peers_,
-                             [&](const Peer& peer) { return peer.sends.done() > position; });
-}
-
-Result<bool> NetExchange::post_send(Peer& peer) {
-  const Item item = schedule_.step(peer.sends.posted());
-  const bool share = is_share(item);
-  if (share && item.chunk >= lead_ &&
-      peer.sends.done() <= schedule_.scatter_at(item.chunk - lead_)) {
-    return false;
-  }
-  if (!share && reduced_ <= item.chunk) {
-    return false;
-  }
-  const ElementRange range = piece(item.chunk, share ? peer.member : me());
-  if (range.count == 0) {
-    peer.sends.skip();
-    return true;
-  }
-  const std::byte* from = share ? bucket_.contiguous_in(range) : bucket_.contiguous_out(range);
-  if (from == nullptr && share) {
-    std::byte* const area = pack_area(item.chunk, peer.index);
-    bucket_.pack(range, area);
-    from = area;
-  } else if (from == nullptr) {
-    from = result_area(item.chunk);
-  }
-  const auto request = peer.sends.channel().isend({from, range.count * bucket_.element_bytes()});
-  if (!request.ok()) {
-    return request.status();
-  }
-  peer.sends.note(request.value());
-  return true;
-}
-
-Result<bool> NetExchange::advance_sends(Peer& peer) {
-  auto moved = peer.sends.settle();
-  while (moved.ok() && peer.sends.posted() < positions() && !peer.sends.full()) {
-    const auto posted = post_send(peer);
-    if (!posted.ok()) {
-      return posted;
-    }
-    if (!posted.value()) {
-      break;
-    }
-    moved = true;
-  }
-  return moved;
-}
-
-Result<bool> NetExchange::post_recv(Peer& peer) {
-  const Item item = schedule_.step(peer.recvs.posted());
-  const bool share = is_share(item);
-  if (share && (item.chunk >= reduced_ + lead_ || (streaming_ && !results_left(item.chunk)))) {
-    return false;
-  }
-  if (!share && peer.sends.done() <= schedule_.scatter_at(item.chunk)) {
-    return false;
-  }
-  const ElementRange range = piece(item.chunk, share ? me() : peer.member);
-  if (range.count == 0) {
-    peer.recvs.skip();
-    return true;
-  }
-  const std::size_t bytes = range.count * bucket_.element_bytes();
-  std::byte* into = nullptr;
-  if (share) {
-    into = streaming_ ? nullptr : stage(item.chunk, peer.index);
-  } else {
-    into = bucket_.contiguous_out(range);
-  }
-  RecvChannel& channel = peer.recvs.channel();
-  Result<RequestId> request(RequestId{0});
-  if (into != nullptr) {
-    request = channel.irecv({into, bytes});
-  } else if (channel.can_receive_to_sink()) {
-    Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
-    taking = {.exchange = this, .member = peer.member, .item = item};
-    request = channel.irecv_to_sink(bytes, {.take = take_shown, .context = &taking});
-  } else {
-    request = channel.irecv_fragments(bytes);
-  }
-  if (!request.ok()) {
-    return request.status();
-  }
-  peer.recvs.note(request.value());
-  return true;
-}
-
-// Any thread: it reads what is settled once the receive is posted, and writes where nobody else
-// does until it is done. A message of another size than was expected fails when it is done.
-void NetExchange::take_shown(void* context, const Fragment& fragment) {
-  const auto& taking = *static_cast<const Taking*>(context);
-  (void)taking.exchange->take_fragment(taking.member, taking.item, fragment);
-}
-
-Status NetExchange::take_fragment(int member, const Item& item, const Fragment& fragment) {
-  const bool share = is_share(item);
-  const ElementRange range = piece(item.chunk, share ? me() : member);
-  const std::size_t element = bucket_.element_bytes();
-  const std::size_t bytes = range.count * element;
-  if (fragment.offset > bytes || fragment.bytes.size() > bytes - fragment.offset ||
-      fragment.offset % element != 0 || fragment.bytes.size() % element != 0) {
-    return make_error(ErrorCode::kInternal,
-                      "the transport gave a fragment of %zu bytes at %zu of a message of %zu",
-                      fragment.bytes.size(),
-                      fragment.offset,
-                      bytes);
-  }
-  if (share) {
-    reduce_part(item.chunk,
-                fragment.offset / element,
-                fragment.bytes.size() / element,
-                fragment.bytes.data());
-  } else {
-    bucket_.unpack(range, fragment.offset, fragment.bytes);
-  }
-  return {};
-}
-
-Result<bool> NetExchange::take_fragments(Peer& peer) {
-  if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped ||
-      peer.recvs.channel().can_receive_to_sink()) {
-    return false;
-  }
-  const Item item = schedule_.step(peer.recvs.done());
-  const bool share = is_share(item);
-  if (share ? !streaming_ : bucket_.contiguous_out(piece(item.chunk, peer.member)) != nullptr) {
-    return false;
-  }
-  bool moved = false;
-  while (true) {
-    const auto next = peer.recvs.channel().next_fragment(peer.recvs.oldest());
-    if (!next.ok()) {
-      return next.status();
-    }
-    if (!next.value().has_value()) {
-      return moved;
-    }
-    const Status taken = take_fragment(peer.member, item, *next.value());
-    peer.recvs.channel().release(*next.value());
-    LIGHTCC_RETURN_IF_ERROR(taken);
-    moved = true;
-  }
-}
-
-Result<bool> NetExchange::advance_recvs(Peer& peer) {
-  bool moved = false;
-  while (peer.recvs.posted() < positions() && !peer.recvs.full()) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool posted, post_recv(peer));
-    if (!posted) {
-      break;
-    }
-    moved = true;
-  }
-  while (true) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool taken, take_fragments(peer));
-    LIGHTCC_ASSIGN_OR_RETURN(const bool settled, peer.recvs.settle_one());
-    moved = moved || taken || settled;
-    if (!settled) {
-      return moved;
-    }
-  }
-}
-
-/// Combines `count` elements from element `first` of the own piece of `chunk` on. `streamed`, if
-/// not null, is where the one peer's contribution to just these lies; else it is in the staging.
-void NetExchange::reduce_part(std::size_t chunk,
-                              std::size_t first,
-                              std::size_t count,
-                              const std::byte* streamed) {
-  const ElementRange own = piece(chunk, me());
-  const std::size_t element = bucket_.element_bytes();
-  const bool in_results = gather_ && bucket_.contiguous_out(own) == nullptr;
-  std::array<ReduceSource, kMaxDirectMembers> sources{};
-  const auto size = static_cast<std::size_t>(links().size());
-  const ElementRange part{.first = own.first + first, .count = count};
-  bucket_.for_each_piece(part, [&](const TensorSpan& span, std::size_t offset) {
-    sources[static_cast<std::size_t>(me())].data = span.in;
-    for (const Peer& peer : peers_) {
-      sources[static_cast<std::size_t>(peer.member)].data =
-          streamed != nullptr ? streamed + offset * element
-                              : stage(chunk, peer.index) + (first + offset) * element;
-    }
-    std::byte* const result =
-        in_results ? result_area(chunk) + (first + offset) * element : nullptr;
-    std::byte* const out = span.out != nullptr ? span.out : result;
-    if (out != nullptr) {
-      reduce(std::span(sources).first(size),
-             out,
-             out == result ? nullptr : result,
-             span.count,
-             reduction_,
-             links().options().simd);
-    }
-  });
-}
-
-Result<bool> NetExchange::reduce_next() {
-  if (reduced_ == plan_.chunks()) {
-    return false;
-  }
-  const std::size_t position = schedule_.scatter_at(reduced_);
-  const bool arrived =
-      std::ranges::all_of(peers_, [&](const Peer& peer) { return peer.recvs.done() > position; });
-  if (!arrived || !results_left(reduced_)) {
-    return false;
-  }
-  if (!streaming_) {
-    reduce_part(reduced_, 0, piece(reduced_, me()).count, nullptr);
-  }
-  ++reduced_;
-  return true;
-}
-
-Result<Progress> NetExchange::step() {
-  bool moved = false;
-  for (Peer& peer : peers_) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool received, advance_recvs(peer));
-    moved = moved || received;
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool combined, reduce_next());
-  moved = moved || combined;
-  bool finished = reduced_ == plan_.chunks();
-  for (Peer& peer : peers_) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool sent, advance_sends(peer));
-    moved = moved || sent;
-    finished = finished && peer.sends.done() == positions() && peer.recvs.done() == positions();
-  }
-  if (finished) {
-    return Progress::kDone;
-  }
-  return moved ? Progress::kMoved : Progress::kIdle;
+std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
+                                        BucketView bucket,
+                                        SharePlan plan,
+                                        const Reduction& reduction,
+                                        bool gather) {
+  return std::make_unique<NetExchange>(
+      std::move(links), std::move(bucket), std::move(plan), reduction, gather);
 }
 
 }  // namespace lightcc

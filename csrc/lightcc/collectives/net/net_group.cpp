@@ -35,15 +35,8 @@
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/checked_group.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net/net_alltoall.hpp"
-#include "lightcc/collectives/net/net_barrier.hpp"
-#include "lightcc/collectives/net/net_broadcast.hpp"
-#include "lightcc/collectives/net/net_exchange.hpp"
-#include "lightcc/collectives/net/net_flood.hpp"
-#include "lightcc/collectives/net/net_gather.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
-#include "lightcc/collectives/net/net_point.hpp"
-#include "lightcc/collectives/net/net_ring.hpp"
+#include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -59,122 +52,85 @@ class NetGroup final : public Group {
   int size() const override { return links_->size(); }
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
-                                  const Reduction& reduction) override;
+                                  const Reduction& reduction) override {
+    BucketView bucket(tensors, element_size(reduction.dtype));
+    if (is_direct() &&
+        is_flood_sized(bucket.total_elements() * bucket.element_bytes(), members())) {
+      return make_net_flood(links_, std::move(bucket), reduction);
+    }
+    return reduce(std::move(bucket), nullptr, reduction);
+  }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
-                                       const Reduction& reduction) override;
+                                       const Reduction& reduction) override {
+    auto blocks = blocks_of(in, out, counts, rank(), element_size(reduction.dtype));
+    return reduce_scatter_bucket(std::move(blocks), std::move(counts), reduction);
+  }
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
-                                              const Reduction& reduction) override;
+                                              const Reduction& reduction) override {
+    return reduce(BucketView(tensors, element_size(reduction.dtype)), &counts, reduction);
+  }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
-                                         DataType dtype) override;
+                                         DataType dtype) override {
+    const std::size_t element = element_size(dtype);
+    const auto own = counts.begin() + rank();
+    const ElementRange own_part{std::accumulate(counts.begin(), own, std::size_t{0}), *own};
+    for (std::size_t& count : counts) {
+      count *= element;
+    }
+    return make_net_gather_bucket(
+        BucketView(tensors, element), own_part, [&](const std::byte* in, std::byte* out) {
+          return allgather(in, out, std::move(counts));
+        });
+  }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
-                                  std::vector<std::size_t> bytes) override;
-  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override;
+                                  std::vector<std::size_t> bytes) override {
+    if (is_direct()) {
+      return make_net_gather_direct(links_, in, out, std::move(bytes));
+    }
+    return make_net_gather_ring(links_, in, out, std::move(bytes));
+  }
+  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
+    return make_net_broadcast(links_, data, bytes, root);
+  }
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
                                  std::byte* out,
-                                 std::vector<std::size_t> recv_bytes) override;
-  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override;
-  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override;
-  std::unique_ptr<Work> barrier() override { return std::make_unique<NetBarrier>(links_); }
+                                 std::vector<std::size_t> recv_bytes) override {
+    return make_net_alltoall(links_, in, std::move(send_bytes), out, std::move(recv_bytes));
+  }
+  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override {
+    return make_net_send(links_, in, bytes, peer);
+  }
+  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override {
+    return make_net_recv(links_, out, bytes, peer);
+  }
+  std::unique_ptr<Work> barrier() override { return make_net_barrier(links_); }
 
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
+  /// With `counts`, each member gets its part alone.
   std::unique_ptr<Work> reduce(BucketView bucket,
                                const std::vector<std::size_t>* counts,
-                               const Reduction& reduction) const;
+                               const Reduction& reduction) const {
+    const std::size_t element = bucket.element_bytes();
+    const std::size_t total = bucket.total_elements();
+    const auto piece_bytes = is_direct() ? exchange_piece_bytes : ring_piece_bytes;
+    const std::size_t piece =
+        piece_bytes(total * element, members(), links_->options().chunk_bytes);
+    auto plan = counts == nullptr ? SharePlan::even(total, element, members(), piece)
+                                  : SharePlan::by_counts(*counts, element, piece);
+    const auto make = is_direct() ? make_net_exchange : make_net_ring;
+    return make(links_, std::move(bucket), std::move(plan), reduction, counts == nullptr);
+  }
   bool is_direct() const { return links_->size() <= kMaxDirectMembers; }
 
   std::shared_ptr<NetLinks> links_;
 };
-
-/// With `counts`, each member gets its part alone.
-std::unique_ptr<Work> NetGroup::reduce(BucketView bucket,
-                                       const std::vector<std::size_t>* counts,
-                                       const Reduction& reduction) const {
-  const std::size_t element = bucket.element_bytes();
-  const std::size_t total = bucket.total_elements();
-  const auto piece_bytes = is_direct() ? exchange_piece_bytes : ring_piece_bytes;
-  const std::size_t piece = piece_bytes(total * element, members(), links_->options().chunk_bytes);
-  auto plan = counts == nullptr ? SharePlan::even(total, element, members(), piece)
-                                : SharePlan::by_counts(*counts, element, piece);
-  const bool gather = counts == nullptr;
-  if (is_direct()) {
-    return std::make_unique<NetExchange>(
-        links_, std::move(bucket), std::move(plan), reduction, gather);
-  }
-  return std::make_unique<NetRing>(links_, std::move(bucket), std::move(plan), reduction, gather);
-}
-
-std::unique_ptr<Work> NetGroup::allreduce(std::vector<TensorSpan> tensors,
-                                          const Reduction& reduction) {
-  BucketView bucket(tensors, element_size(reduction.dtype));
-  if (is_direct() && is_flood_sized(bucket.total_elements() * bucket.element_bytes(), members())) {
-    return std::make_unique<NetFlood>(links_, std::move(bucket), reduction);
-  }
-  return reduce(std::move(bucket), nullptr, reduction);
-}
-
-std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
-                                               std::byte* out,
-                                               std::vector<std::size_t> counts,
-                                               const Reduction& reduction) {
-  auto blocks = blocks_of(in, out, counts, rank(), element_size(reduction.dtype));
-  return reduce_scatter_bucket(std::move(blocks), std::move(counts), reduction);
-}
-
-std::unique_ptr<Work> NetGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                                      std::vector<std::size_t> counts,
-                                                      const Reduction& reduction) {
-  return reduce(BucketView(tensors, element_size(reduction.dtype)), &counts, reduction);
-}
-
-std::unique_ptr<Work> NetGroup::allgather_bucket(std::vector<TensorSpan> tensors,
-                                                 std::vector<std::size_t> counts,
-                                                 DataType dtype) {
-  const std::size_t element = element_size(dtype);
-  const auto own = counts.begin() + rank();
-  const ElementRange own_part{std::accumulate(counts.begin(), own, std::size_t{0}), *own};
-  for (std::size_t& count : counts) {
-    count *= element;
-  }
-  auto work = std::make_unique<NetGatherBucket>(BucketView(tensors, element), own_part);
-  work->run(allgather(work->in(), work->out(), std::move(counts)));
-  return work;
-}
-
-std::unique_ptr<Work> NetGroup::allgather(const std::byte* in,
-                                          std::byte* out,
-                                          std::vector<std::size_t> bytes) {
-  if (is_direct()) {
-    return std::make_unique<NetGatherDirect>(links_, in, out, std::move(bytes));
-  }
-  return std::make_unique<NetGatherRing>(links_, in, out, std::move(bytes));
-}
-
-std::unique_ptr<Work> NetGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  return std::make_unique<NetBroadcast>(links_, data, bytes, root);
-}
-
-std::unique_ptr<Work> NetGroup::alltoall(const std::byte* in,
-                                         std::vector<std::size_t> send_bytes,
-                                         std::byte* out,
-                                         std::vector<std::size_t> recv_bytes) {
-  return std::make_unique<NetAlltoall>(
-      links_, in, std::move(send_bytes), out, std::move(recv_bytes));
-}
-
-std::unique_ptr<Work> NetGroup::send(const std::byte* in, std::size_t bytes, int peer) {
-  return std::make_unique<NetSend>(links_, in, bytes, peer);
-}
-
-std::unique_ptr<Work> NetGroup::recv(std::byte* out, std::size_t bytes, int peer) {
-  return std::make_unique<NetRecv>(links_, out, bytes, peer);
-}
 
 }  // namespace
 

@@ -73,128 +73,93 @@ class ShmGroup final : public Group {
   int size() const override { return static_cast<int>(state_->windows.size()); }
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
-                                  const Reduction& reduction) override;
+                                  const Reduction& reduction) override {
+    std::size_t elements = 0;
+    for (const TensorSpan& tensor : tensors) {
+      elements += tensor.count;
+    }
+    if (size() > 1 && elements * element_size(reduction.dtype) <= direct_bytes_) {
+      return make_shm_direct_allreduce(state_, tensors, reduction);
+    }
+    return make_shm_allreduce(state_, tensors, reduction);
+  }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
-                                       const Reduction& reduction) override;
+                                       const Reduction& reduction) override {
+    const std::size_t width = element_size(reduction.dtype);
+    return make_shm_reduce_scatter(
+        state_, blocks_of(in, out, counts, rank(), width), counts, reduction);
+  }
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
-                                              const Reduction& reduction) override;
+                                              const Reduction& reduction) override {
+    return make_shm_reduce_scatter(state_, tensors, counts, reduction);
+  }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
-                                  std::vector<std::size_t> bytes) override;
+                                  std::vector<std::size_t> bytes) override {
+    std::vector<TensorSpan> blocks;
+    blocks.reserve(bytes.size());
+    for (std::size_t member = 0; member < bytes.size(); ++member) {
+      const bool own = member == state_->windows.rank();
+      blocks.push_back({.in = own ? in : nullptr, .out = out, .count = bytes[member]});
+      out += bytes[member];
+    }
+    return make_shm_gather(state_, blocks, bytes);
+  }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
-                                         DataType dtype) override;
-  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override;
+                                         DataType dtype) override {
+    const std::size_t width = element_size(dtype);
+    for (TensorSpan& tensor : tensors) {
+      tensor.count *= width;
+    }
+    for (std::size_t& count : counts) {
+      count *= width;
+    }
+    return make_shm_gather(state_, tensors, counts);
+  }
+  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
+    std::vector<std::size_t> blocks(state_->windows.size(), 0);
+    blocks[static_cast<std::size_t>(root)] = bytes;
+    return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, blocks);
+  }
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
                                  std::byte* out,
-                                 std::vector<std::size_t> recv_bytes) override;
-  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override;
-  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override;
+                                 std::vector<std::size_t> recv_bytes) override {
+    const std::size_t rank = state_->windows.rank();
+    std::vector<ShmFlow> flows(send_bytes.size());
+    for (std::size_t member = 0; member < flows.size(); ++member) {
+      flows[member] = {
+          .peer = member, .in = {in, send_bytes[member]}, .out = {out, recv_bytes[member]}};
+      in += send_bytes[member];
+      out += recv_bytes[member];
+    }
+    // Members begin with different peers.
+    std::ranges::rotate(flows, flows.begin() + static_cast<std::ptrdiff_t>(rank));
+    return make_shm_pairs(state_, flows);
+  }
+  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override {
+    return pair(peer, {in, bytes}, {});
+  }
+  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override {
+    return pair(peer, {}, {out, bytes});
+  }
   std::unique_ptr<Work> barrier() override { return make_shm_barrier(state_); }
 
  private:
   std::unique_ptr<Work> pair(int peer,
                              std::span<const std::byte> in,
-                             std::span<std::byte> out) const;
+                             std::span<std::byte> out) const {
+    return make_shm_pairs(state_,
+                          {ShmFlow{.peer = static_cast<std::size_t>(peer), .in = in, .out = out}});
+  }
 
   std::shared_ptr<ShmState> state_;
   std::size_t direct_bytes_;
 };
-
-std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
-                                          const Reduction& reduction) {
-  std::size_t elements = 0;
-  for (const TensorSpan& tensor : tensors) {
-    elements += tensor.count;
-  }
-  if (size() > 1 && elements * element_size(reduction.dtype) <= direct_bytes_) {
-    return make_shm_direct_allreduce(state_, tensors, reduction);
-  }
-  return make_shm_allreduce(state_, tensors, reduction);
-}
-
-std::unique_ptr<Work> ShmGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                                      std::vector<std::size_t> counts,
-                                                      const Reduction& reduction) {
-  return make_shm_reduce_scatter(state_, tensors, counts, reduction);
-}
-
-std::unique_ptr<Work> ShmGroup::reduce_scatter(const std::byte* in,
-                                               std::byte* out,
-                                               std::vector<std::size_t> counts,
-                                               const Reduction& reduction) {
-  const std::size_t width = element_size(reduction.dtype);
-  return make_shm_reduce_scatter(
-      state_, blocks_of(in, out, counts, rank(), width), counts, reduction);
-}
-
-std::unique_ptr<Work> ShmGroup::allgather(const std::byte* in,
-                                          std::byte* out,
-                                          std::vector<std::size_t> bytes) {
-  std::vector<TensorSpan> blocks;
-  blocks.reserve(bytes.size());
-  for (std::size_t member = 0; member < bytes.size(); ++member) {
-    const bool own = member == state_->windows.rank();
-    blocks.push_back({.in = own ? in : nullptr, .out = out, .count = bytes[member]});
-    out += bytes[member];
-  }
-  return make_shm_gather(state_, blocks, bytes);
-}
-
-std::unique_ptr<Work> ShmGroup::allgather_bucket(std::vector<TensorSpan> tensors,
-                                                 std::vector<std::size_t> counts,
-                                                 DataType dtype) {
-  const std::size_t width = element_size(dtype);
-  for (TensorSpan& tensor : tensors) {
-    tensor.count *= width;
-  }
-  for (std::size_t& count : counts) {
-    count *= width;
-  }
-  return make_shm_gather(state_, tensors, counts);
-}
-
-std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  std::vector<std::size_t> blocks(state_->windows.size(), 0);
-  blocks[static_cast<std::size_t>(root)] = bytes;
-  return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, blocks);
-}
-
-std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
-                                         std::vector<std::size_t> send_bytes,
-                                         std::byte* out,
-                                         std::vector<std::size_t> recv_bytes) {
-  const std::size_t rank = state_->windows.rank();
-  std::vector<ShmFlow> flows(send_bytes.size());
-  for (std::size_t member = 0; member < flows.size(); ++member) {
-    flows[member] = {
-        .peer = member, .in = {in, send_bytes[member]}, .out = {out, recv_bytes[member]}};
-    in += send_bytes[member];
-    out += recv_bytes[member];
-  }
-  // Members begin with different peers.
-  std::ranges::rotate(flows, flows.begin() + static_cast<std::ptrdiff_t>(rank));
-  return make_shm_pairs(state_, flows);
-}
-
-std::unique_ptr<Work> ShmGroup::send(const std::byte* in, std::size_t bytes, int peer) {
-  return pair(peer, {in, bytes}, {});
-}
-
-std::unique_ptr<Work> ShmGroup::recv(std::byte* out, std::size_t bytes, int peer) {
-  return pair(peer, {}, {out, bytes});
-}
-
-std::unique_ptr<Work> ShmGroup::pair(int peer,
-                                     std::span<const std::byte> in,
-                                     std::span<std::byte> out) const {
-  return make_shm_pairs(state_,
-                        {ShmFlow{.peer = static_cast<std::size_t>(peer), .in = in, .out = out}});
-}
 
 }  // namespace
 

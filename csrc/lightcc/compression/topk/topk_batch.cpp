@@ -12,7 +12,7 @@
 // everybody knows.
 //
 // Dense tensors stay alone, because more than 16 blocks add up in an order that depends on what an
-// all-reduce holds (net_ring.hpp). Result and bucket have nothing to do with each other.
+// all-reduce holds (net_ring.cpp). Result and bucket have nothing to do with each other.
 //
 // Received lists lie as they came: block after block, and in each tensor after tensor. The own ones
 // are written to their place among them, and are sent from there.
