@@ -59,7 +59,7 @@ class StartCheck:
         self._process_set = process_set
         self._epoch = -1
         self._steps = 0
-        self._has_told = False
+        self._has_warned = False
 
     def add(self, names: Mapping[torch.Tensor, str]) -> None:
         """Takes in more parameters."""
@@ -96,8 +96,8 @@ class StartCheck:
             return
         highest, lowest, ranks = found.split([own.numel(), own.numel(), size])
         is_apart = bool(ranks.all()) and not torch.equal(highest, -lowest)
-        if rank == 0 and is_apart and not self._has_told:
-            self._has_told = True
+        if rank == 0 and is_apart and not self._has_warned:
+            self._has_warned = True
             differs = (highest != -lowest).tolist()
             names = list(self._names.values())
             of_names = [n for n, is_other in zip(names, differs, strict=False) if is_other]
