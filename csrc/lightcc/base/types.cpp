@@ -68,7 +68,7 @@ const char* op_type_name(OpType op) {
   return "UNKNOWN";
 }
 
-LIGHTCC_EXPORT const char* reduce_op_name(ReduceOp op) {
+const char* reduce_op_name(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:
       return "AVERAGE";
