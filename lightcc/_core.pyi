@@ -65,16 +65,20 @@ def wait(handle: int, timeout_s: float | None = None) -> Any:
 def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
     """Calls `callback(handle)` once, when the operation is done; at once if it is done already.
 
-    It runs on the thread that drives the engine, with the GIL. `wait(handle)` returns the result
-    or raises the error there without waiting. It may start operations. Waiting for an operation
-    that is not done, and `World.shutdown()`, raise ValueError there. An exception that leaves it
-    goes to `sys.unraisablehook`. Callbacks run before `World.shutdown()` returns; after the exit
+    It runs with the GIL, on a thread that waits for an operation, or on one that only runs
+    callbacks. `wait(handle)` returns the result or raises the error there without waiting. It may
+    start operations, and wait for them; other callbacks run meanwhile, on other threads.
+    `World.shutdown()` raises ValueError there. An exception that leaves it goes to
+    `sys.unraisablehook`. Callbacks run before `World.shutdown()` returns; after the exit
     handlers of the interpreter, and in a child of fork(), none runs. ValueError for an unknown
     handle.
     """
 
+def let_other_callbacks_run() -> None:
+    """For a done callback that is about to wait otherwise than by `wait()`: others go on."""
+
 def in_done_callback() -> bool:
-    """Returns whether this thread runs a done callback, where nothing may be waited for."""
+    """Returns whether this thread runs a done callback, which may not shut down."""
 
 def set_current(world: World | None) -> None:
     """Makes a world, or none, the one that operations inside graphs belong to.
@@ -147,8 +151,12 @@ class World:
         secret: str = "",
         process_sets: Sequence[Sequence[int]] = [],
         dynamic_process_sets: bool = False,
+        group_timeout_s: float | None = None,
     ) -> None:
-        """Joins all ranks into one world, reading the knobs from the environment. Blocks."""
+        """Joins all ranks into one world, reading the knobs from the environment.
+
+        Blocks: for `group_timeout_s`, or for HOROVOD_START_TIMEOUT.
+        """
 
     @property
     def rank(self) -> int: ...
@@ -340,6 +348,9 @@ class World:
 
     def finish(self) -> None:
         """Waits until GPUs have finished all that is done so far; raises the world's error."""
+
+    def fail(self, reason: str) -> None:
+        """Ends the world on all ranks with a PeerFailedError that names this rank. Blocks."""
 
     def shutdown(self) -> None:
         """Leaves the world; its pending operations are lost. Idempotent. Blocks."""

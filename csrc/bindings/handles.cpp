@@ -153,7 +153,7 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
     if (table().abandoned.erase(handle) != 0) {
       throw_status(make_error(
           ErrorCode::kShutDown,
-          "Horovod has been shut down while operation %lld was pending; its result is lost.",
+          "lightcc has been shut down while operation %lld was pending; its result is lost.",
           static_cast<long long>(handle)));
     }
     return py::none();
@@ -266,9 +266,12 @@ void register_handles(py::module_& module) {
              py::arg("handle"),
              py::arg("callback"),
              "Calls callback(handle) once when an operation is done.");
+  module.def("let_other_callbacks_run",
+             &let_other_completions_run,
+             "For a done callback that is about to wait otherwise than by wait(): others go on.");
   module.def("in_done_callback",
              &is_in_completion,
-             "Returns whether this thread runs a done callback, where nothing may be waited for.");
+             "Returns whether this thread runs a done callback, which may not shut down.");
 }
 
 }  // namespace lightcc::bindings

@@ -41,7 +41,8 @@ std::shared_ptr<WorldBinding> create_world(int rank,
                                            std::string key_prefix,
                                            std::string secret,
                                            std::vector<std::vector<std::int32_t>> process_sets,
-                                           bool dynamic_process_sets) {
+                                           bool dynamic_process_sets,
+                                           std::optional<double> group_timeout_s) {
   WorldOptions options;
   if (!rendezvous.empty()) {
     options.epoch.store = make_tcp_store(rendezvous, secret);
@@ -57,6 +58,10 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   }
   options.knobs = value_or_throw(std::move(knobs_or_not));
   options.knobs.dynamic_process_sets |= dynamic_process_sets;
+  if (group_timeout_s.has_value()) {
+    options.knobs.start_timeout_s = *group_timeout_s;
+    options.start_limit = "the group's timeout";
+  }
   options.epoch.rank = rank;
   options.epoch.size = size;
   options.epoch.key_prefix = std::move(key_prefix);
@@ -141,6 +146,7 @@ void register_world(py::module_& module) {
            "secret"_a = "",
            "process_sets"_a = std::vector<std::vector<std::int32_t>>(),
            "dynamic_process_sets"_a = false,
+           "group_timeout_s"_a = py::none(),
            "Joins all ranks into one world; reads the environment's knobs.")
       .def_property_readonly("rank", &topology<&Topology::rank>)
       .def_property_readonly("size", &topology<&Topology::size>)
@@ -154,6 +160,7 @@ void register_world(py::module_& module) {
       .def_property_readonly("answers_questions",
                              [](const WorldBinding& world) { return world.knobs().stat_server; })
       .def_property_readonly("failed", &WorldBinding::failed)
+      .def("fail", &WorldBinding::fail, "reason"_a)
       .def(
           "allreduce",
           [](WorldBinding& world,

@@ -439,6 +439,13 @@ void WorldBinding::finish() {
   throw_if_error(finished);
 }
 
+void WorldBinding::fail(const std::string& reason) {
+  if (::getpid() == owner_) {
+    const py::gil_scoped_release nogil;
+    world_->fail({ErrorCode::kPeerFailed, reason, world_->topology().rank});
+  }
+}
+
 void WorldBinding::shutdown() {
   Status left;
   if (::getpid() == owner_) {

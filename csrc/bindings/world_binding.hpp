@@ -131,6 +131,8 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   /// Waits until GPUs have finished all that is done so far. Raises the world's error, and what a
   /// signal handler raises. Blocks (without the GIL).
   void finish();
+  /// Ends the world on all ranks with kPeerFailed, which names this rank. Blocks (without the GIL).
+  void fail(const std::string& reason);
   /// Leaves the world; its pending operations are abandoned. Raises the world's error where what a
   /// GPU had not finished fails meanwhile. Idempotent. Blocks (without the GIL).
   void shutdown();

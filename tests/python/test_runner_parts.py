@@ -454,7 +454,7 @@ def test_the_first_failing_rank_comes_last_with_its_words() -> None:
     ]
 
 
-LEFT = b"lightcc.exceptions.ShutDownError: ... or by rank 1 finishing before the others."
+LEFT = b"lightcc.exceptions.ShutDownError: lightcc ... by rank 1 finishing before the others."
 
 
 def test_a_rank_that_left_early_is_named() -> None:

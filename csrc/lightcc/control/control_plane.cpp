@@ -227,9 +227,9 @@ void ControlPlane::on_quiet() {
   is_over_ = true;
   actions_.emplace_back(EndWorld{
       Status(ErrorCode::kShutDown,
-             "Horovod has been shut down. This was caused by an exception on one of the ranks or "
-             "by rank " +
-                 std::to_string(closed_by_) + " finishing before the others.",
+             "lightcc has been shut down by rank " + std::to_string(closed_by_) +
+                 " finishing before the others: its program ended, perhaps with an error, or it "
+                 "left while they went on.",
              closed_by_),
       true});
 }

@@ -54,8 +54,8 @@ void Sequencer::complete_group_member(Pending& pending) {
 }
 
 void Sequencer::note_group(Pending& pending, const Signature& signature, std::size_t ranks) {
-  const bool is_common = signature.group_size == pending.common.group_size &&
-                         signature.group == pending.common.group;
+  const bool is_common =
+      signature.group_size == pending.common.group_size && signature.group == pending.common.group;
   if (is_common && pending.groups.empty()) {
     return;
   }

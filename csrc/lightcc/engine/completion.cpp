@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/engine/completion_threads.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc {
@@ -26,6 +27,10 @@ void run_completion(const std::function<void()>& completion) {
     LIGHTCC_LOG(LogLevel::kError, "a completion threw an exception of an unknown type");
   }
   --completion_depth;
+}
+
+void let_other_completions_run() {
+  CompletionThreads::step_aside();
 }
 
 Status refused_in_completion(const char* what) {

@@ -45,7 +45,8 @@ Status Liveness::death_of(std::size_t position) const {
   const int rank = host.ranks[host.is_leader() ? position : 0];
   return Status(ErrorCode::kPeerFailed,
                 "rank " + std::to_string(rank) + " (process " +
-                    std::to_string(host.pids[position]) + ") ended unexpectedly",
+                    std::to_string(host.pids[position]) +
+                    ") ended unexpectedly: by a signal, or without exit handlers",
                 rank);
 }
 

@@ -1,7 +1,7 @@
 // How operations are called: the only place that spells a name, for every front end.
 //
-// An operation that its caller named is "<kind>.<name>". One without a name is "noname.<n>", where n
-// counts such operations of the process set, so ranks must submit them in one order. The kind is
+// An operation that its caller named is "<kind>.<name>". One without a name is "noname.<n>", where
+// n counts such operations of the process set, so ranks must submit them in one order. The kind is
 // not in it: ranks that do different things at one place in that order mean one name, and hear of
 // the mismatch. In a sequence it is "<sequence>.noname.<n>", with a count of its own, or
 // "<sequence>.<name>".

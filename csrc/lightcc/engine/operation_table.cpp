@@ -226,10 +226,15 @@ bool OperationTable::call_when_done(HandleState& state, const std::function<void
   return true;
 }
 
-std::vector<std::function<void()>> OperationTable::take_callbacks() {
+std::function<void()> OperationTable::take_callback() {
   const MutexLock lock(mutex_);
-  callback_count_.store(0, std::memory_order_relaxed);
-  return std::exchange(callbacks_, {});
+  std::function<void()> callback;
+  if (!callbacks_.empty()) {
+    callback = std::move(callbacks_.front());
+    callbacks_.pop_front();
+    callback_count_.store(callbacks_.size(), std::memory_order_relaxed);
+  }
+  return callback;
 }
 
 void OperationTable::wait_for_change(const HandleState& state, Duration timeout) {

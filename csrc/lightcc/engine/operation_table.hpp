@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -78,9 +79,9 @@ class OperationTable {
   /// Runs `callback` when the handle is done. False: it is done already, and nothing was kept.
   bool call_when_done(HandleState& state, const std::function<void()>& callback)
       LIGHTCC_EXCLUDES(mutex_);
-  /// Callbacks of handles that are done, to be run by the caller, each once.
-  std::vector<std::function<void()>> take_callbacks() LIGHTCC_EXCLUDES(mutex_);
-  /// Cheap check for take_callbacks().
+  /// A callback of a handle that is done, to be run by the caller, once; empty: there is none.
+  std::function<void()> take_callback() LIGHTCC_EXCLUDES(mutex_);
+  /// Cheap check for take_callback().
   bool has_callbacks() const { return callback_count_.load(std::memory_order_acquire) != 0; }
 
   /// Waits until some handle is done, another thread stops driving, or `timeout` has passed.
@@ -111,7 +112,7 @@ class OperationTable {
   Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> taken_;  // By the progress loop.
-  std::vector<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);
   Status error_ LIGHTCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> new_count_{0};        // Mirrors new_.size().
   std::atomic<std::size_t> callback_count_{0};   // Mirrors callbacks_.size().

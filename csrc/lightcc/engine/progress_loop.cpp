@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "lightcc/engine/completion.hpp"
+#include "lightcc/engine/world.hpp"
 
 namespace lightcc {
 namespace {
@@ -31,6 +32,7 @@ ProgressLoop::ProgressLoop(Driven& core,
     : core_(core), operations_(operations), clock_(clock), spin_(spin) {}
 
 Status ProgressLoop::start_thread() {
+  completion_threads_ = std::make_unique<CompletionThreads>();
   try {
     thread_ = std::make_unique<std::thread>([this] { run(); });
   } catch (const std::system_error& error) {
@@ -51,6 +53,7 @@ void ProgressLoop::stop_thread() {
   while (completing_threads_.load(std::memory_order_acquire) > 0) {
     operations_.wait_for_change(never(), kInterruptInterval);
   }
+  completion_threads_.reset();
 }
 
 // Runs the completions of what is done. Not while this thread drives.
@@ -59,11 +62,26 @@ void ProgressLoop::run_completions() {
     return;
   }
   completing_threads_.fetch_add(1, std::memory_order_acq_rel);
-  for (const auto& callback : operations_.take_callbacks()) {
-    run_completion(callback);
+  while (const auto completion = operations_.take_callback()) {
+    run_completion(completion);
   }
   completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
   operations_.notify();  // stop_thread() may wait for it.
+}
+
+void ProgressLoop::hand_over_completions() {
+  while (operations_.has_callbacks()) {
+    auto completion = operations_.take_callback();
+    if (completion == nullptr) {
+      return;  // Another thread was quicker.
+    }
+    completing_threads_.fetch_add(1, std::memory_order_acq_rel);
+    completion_threads_->run([this, completion = std::move(completion)] {
+      run_completion(completion);
+      completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
+      operations_.notify();
+    });
+  }
 }
 
 void ProgressLoop::help(const std::function<bool()>& done, const HandleState* state) {
@@ -73,7 +91,11 @@ void ProgressLoop::help(const std::function<bool()>& done, const HandleState* st
   helpers_.fetch_sub(1, std::memory_order_seq_cst);
   if (drove) {
     operations_.notify();  // Another waiting thread may take over.
-    run_completions();
+    if (is_in_completion() && completion_threads_ != nullptr) {
+      hand_over_completions();
+    } else {
+      run_completions();
+    }
   } else if (!done()) {
     operations_.wait_for_change(state != nullptr ? *state : never(),
                                 state != nullptr ? kInterruptInterval : kDeviceInterval);
@@ -156,7 +178,7 @@ void ProgressLoop::run() {
     const bool quiet = !is_wanted_elsewhere() && core_.prepare_to_sleep();
     const Duration timeout = core_.time_to_look();
     mutex_.unlock();
-    run_completions();
+    hand_over_completions();
     if (!quiet) {
       relax(true);  // To the thread that wants to drive, or at once again.
       continue;

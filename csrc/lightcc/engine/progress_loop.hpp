@@ -7,9 +7,10 @@
 // and gives it up when a waiting thread wants it. Before the loop is left without a driver the
 // SleepWord is raised, so that peers ring, and the core is stepped once more.
 //
-// Completions run after mutex() is given up, on the thread that drove: meanwhile another may
-// drive. A handle is a completion of the engine's own, which only sets a flag, so it costs none of
-// that.
+// Completions run after mutex() is given up, on the waiting thread that drove: meanwhile another
+// may drive. The own thread, and one that waits inside a completion, hand them over instead
+// (engine/completion_threads.hpp). A handle is a completion of the engine's own, which only sets a
+// flag, so it costs none of that.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/completion_threads.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/waker.hpp"
@@ -82,6 +84,7 @@ class ProgressLoop {
   void drive_in_background() LIGHTCC_REQUIRES(mutex_);
   bool is_wanted_elsewhere() const;
   void run_completions() LIGHTCC_EXCLUDES(mutex_);
+  void hand_over_completions() LIGHTCC_EXCLUDES(mutex_);
 
   Driven& core_;
   OperationTable& operations_;
@@ -93,6 +96,7 @@ class ProgressLoop {
   std::atomic<std::uint64_t> sleeps_{0};
   std::atomic<int> completing_threads_{0};
   std::unique_ptr<std::thread> thread_;
+  std::unique_ptr<CompletionThreads> completion_threads_;  // As long as the own thread.
 };
 
 }  // namespace lightcc

@@ -13,11 +13,12 @@ constexpr Duration kAsk = std::chrono::milliseconds(500);
 constexpr Duration kUpdatePatience = std::chrono::milliseconds(500);
 constexpr Duration kTelling = std::chrono::seconds(2);
 
-Status did_not_join(const std::string& ranks, int size) {
+Status did_not_join(const std::string& ranks, const Joining& joining) {
   return make_error(ErrorCode::kTimeout,
-                    "ranks [%s] of %d did not join in time (HOROVOD_START_TIMEOUT)",
+                    "ranks [%s] of %d did not join in time (%s)",
                     ranks.c_str(),
-                    size);
+                    joining.size,
+                    joining.limit.c_str());
 }
 
 Result<Bytes> collect(const Joining& joining, const std::string& key, const Bytes& own) {
@@ -42,7 +43,7 @@ Result<Bytes> collect(const Joining& joining, const std::string& key, const Byte
       }
     }
   }
-  return missing.empty() ? Result<Bytes>(std::move(all)) : did_not_join(missing, joining.size);
+  return missing.empty() ? Result<Bytes>(std::move(all)) : did_not_join(missing, joining);
 }
 
 Result<std::vector<Bytes>> parse(const Bytes& blob, int size) {
@@ -84,7 +85,7 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
       key + '/' + std::to_string(joining.rank), std::move(value), joining.deadline));
   const auto all = joining.round.get(key_of_all, joining.deadline + kGrace);
   if (all.status().code() == ErrorCode::kTimeout && joining.round.failure({}).ok()) {
-    return did_not_join("0", joining.size);
+    return did_not_join("0", joining);
   }
   LIGHTCC_RETURN_IF_ERROR(all.status());
   return parse(all.value(), joining.size);

@@ -20,6 +20,7 @@ struct Joining {
   int rank = 0;
   int size = 1;
   TimePoint deadline;
+  std::string limit;  ///< What the time until then is called.
 };
 
 /// Publishes `value` under `key`/`rank` and returns the values of all ranks, which rank 0 collects

@@ -65,8 +65,12 @@ class WorldImpl final : public World {
     LIGHTCC_ASSIGN_OR_RETURN(
         const auto round,
         options_.epoch.store->join(options_.epoch.key_prefix, last_will(), deadline));
-    const Joining joining{
-        *options_.epoch.store, *round, options_.epoch.rank, options_.epoch.size, deadline};
+    const Joining joining{*options_.epoch.store,
+                          *round,
+                          options_.epoch.rank,
+                          options_.epoch.size,
+                          deadline,
+                          options_.start_limit};
     Status started = start_joined(&joining);
     if (started.ok()) {
       started = meet_at_the_start(joining);
@@ -118,8 +122,8 @@ class WorldImpl final : public World {
                                     const std::function<bool()>& interrupted,
                                     Until until) override {
     const auto is_done = [&] { return handle->done.load(std::memory_order_acquire); };
-    if (!is_done() && is_in_completion()) {
-      return refused_in_completion("waiting for an operation");
+    if (!is_done()) {
+      let_other_completions_run();
     }
     while (!is_done()) {
       LIGHTCC_RETURN_IF_ERROR(check_alive());
@@ -229,6 +233,13 @@ class WorldImpl final : public World {
   bool is_recording() const override { return core_->is_recording(); }
   bool failed() const override { return core_->failed(); }
 
+  void fail(const Status& error) override {
+    if (check_alive().ok()) {
+      const MutexLock lock(loop_->mutex());
+      core_->fail(error);
+    }
+  }
+
   Status shutdown() override {
     if (loop_ == nullptr || !loop_->has_thread() || !check_alive().ok()) {
       return {};
@@ -325,9 +336,6 @@ class WorldImpl final : public World {
                                 const SubmitOptions& options,
                                 Handle state) {
     LIGHTCC_RETURN_IF_ERROR(check_alive());
-    if (options.waits && is_in_completion()) {
-      return refused_in_completion("an operation that is waited for");
-    }
     const auto sets = core_->process_sets();
     const Topology& topology = core_->topology();
     const SubmissionContext context{.sets = *sets,
@@ -360,9 +368,6 @@ class WorldImpl final : public World {
   // Drives until `is_done` says so. Errors: of finish(), but the world's.
   template <typename Done>
   Status help_until(const Done& is_done, const std::function<bool()>& interrupted) {
-    if (!is_done() && is_in_completion()) {
-      return refused_in_completion("waiting for a device");
-    }
     while (!is_done()) {
       LIGHTCC_RETURN_IF_ERROR(check_alive());
       loop_->help(is_done, nullptr);

@@ -55,12 +55,12 @@ struct SubmitOptions {
 /// Told once how a call's operations ended: their outcomes in the order of submission, or the first
 /// error when all have ended.
 ///
-/// It runs on the thread that drives the progress loop, outside all locks: the World's own thread,
-/// or one that waits for a handle. Two completions may run at the same time on two threads.
+/// It runs outside all locks, on a thread that waits for a handle, or on one that only runs
+/// completions. Two completions may run at the same time on two threads.
 /// - It may submit operations, and ask poll(), stats() and the like.
-/// - It may not wait for an operation that is not done, submit one with `waits`, or shut a World
-///   down: that is refused with kInvalidArgument. Nor may it destroy a World: an error is logged,
-///   and the World stays as long as the process.
+/// - It may wait for an operation. Other completions run meanwhile, on other threads.
+/// - It may not shut a World down: that is refused with kInvalidArgument. Nor may it destroy a
+///   World: an error is logged, and the World stays as long as the process.
 /// - Whoever waits on the same thread waits for it, too, so it should be short.
 /// - An exception that leaves it is logged and goes no further.
 /// Each runs before shutdown() returns. In a child of fork() none runs.
@@ -85,6 +85,7 @@ struct TimelineOptions {
 struct WorldOptions {
   Epoch epoch;
   Knobs knobs;
+  std::string start_limit = "HOROVOD_START_TIMEOUT";    ///< What sets knobs.start_timeout_s.
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
   /// They serve other memory than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;
@@ -220,8 +221,8 @@ class World {
   /// Whether the handle's operations may still use memory: they are not done, or not finished.
   virtual bool uses_memory(const Handle& handle) const = 0;
   /// Waits until devices have finished all that is done so far. `interrupted`: as in wait().
-  /// Errors: kTimeout, interrupted; kInvalidArgument, it would wait inside a completion; the
-  /// world's error where one of them fails, or it is over and there was such a one. Blocks: yes.
+  /// Errors: kTimeout, interrupted; the world's error where one of them fails, or it is over and
+  /// there was such a one. Blocks: yes.
   virtual Status finish(const std::function<bool()>& interrupted) = 0;
 
   virtual std::vector<ProcessSetInfo> process_sets() const = 0;
@@ -253,6 +254,8 @@ class World {
   /// Whether this rank records a timeline: ready events that know their time are of use then.
   virtual bool is_recording() const = 0;
 
+  /// Ends the world on all ranks with `error`, unless it is over. Local; shutdown() follows.
+  virtual void fail(const Status& error) = 0;
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.
   /// kInvalidArgument inside a completion; the world's error where what was done, but not finished,
@@ -264,6 +267,9 @@ class World {
 
 /// Whether this thread runs a completion now.
 LIGHTCC_EXPORT bool is_in_completion();
+/// For a completion that is about to wait otherwise than by World::wait(): the next ones do not
+/// wait for it. Does nothing elsewhere.
+LIGHTCC_EXPORT void let_other_completions_run();
 
 /// In the child of fork(): closes every descriptor of every World of this process and marks them
 /// dead. Installed once by pthread_atfork when the first World is made.

@@ -160,6 +160,27 @@ TEST_F(ProgressLoopTest, CompletionsRunOnTheThreadThatDroveWhenAnotherMayDrive) 
   EXPECT_EQ(core_.steps, 1);
 }
 
+TEST_F(ProgressLoopTest, ACompletionThatWaitsDrivesAndHasOthersRun) {
+  ProgressLoop loop = this->loop(1ms);
+  std::vector<Operation> operations(1);
+  operations[0].name = "t";
+  const auto handle = operations_.add(std::move(operations), Grouping::kNone);
+  ASSERT_TRUE(handle.ok());
+  int completions = 0;
+  ASSERT_TRUE(operations_.call_when_done(**handle, [&] {
+    loop.help([&] { return completions == 1; }, nullptr);
+    EXPECT_EQ(completions, 1);
+    completions += 10;
+  }));
+  ASSERT_TRUE(operations_.call_when_done(**handle, [&] { ++completions; }));
+  core_.on_step = [&] {
+    operations_.complete(*operations_.find(0, "allreduce.t"), {}, {});
+    return true;
+  };
+  loop.help([] { return false; }, nullptr);
+  EXPECT_EQ(completions, 11);
+}
+
 TEST_F(ProgressLoopTest, WhatArrivesForADriverWakesNobodyBesideIt) {
   for (const bool shuts_gate : {false, true}) {
     ProgressLoop loop = this->loop(1ms, shuts_gate);
