@@ -43,7 +43,8 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
 
     Raises:
         ValueError: There are options, or lightcc is initialized with other ranks.
-        HorovodInternalError: A rank did not appear or failed.
+        CollectiveTimeoutError: A rank did not appear in `options.timeout`.
+        HorovodInternalError: A rank failed.
     """
     if backend_options is not None:
         msg = f"The backend lightcc takes no pg_options; found {type(backend_options).__name__}."
@@ -53,8 +54,10 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     timeout: timedelta = options.timeout
     if dist.is_initialized():
         # Ranks of the default group are named. Without names, the store is the group's own.
-        parent = _parent() if options.global_ranks_in_group else None
-        lease = _worlds.join_group(parent, options.group_id, store, rank, size, timeout)
+        members = options.global_ranks_in_group
+        parent = _parent() if members else None
+        members = members or range(size)
+        lease = _worlds.join_group(parent, options.group_id, store, rank, members, timeout)
     else:
         lease = _worlds.join_default(store, rank, size, timeout)
     return ProcessGroup(lease, options.group_id, timeout)

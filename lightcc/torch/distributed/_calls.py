@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from lightcc._binding import _core
 from lightcc.exceptions import CollectiveTimeoutError
 from lightcc.torch._profile import region
+from lightcc.torch.distributed._futures import sequence
 from lightcc.torch.distributed._work import Together, Work, is_pending, too_late
 
 if TYPE_CHECKING:
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 
     from lightcc.torch.distributed._worlds import Lease
 
+SEQUENCE = "c10d"
+# So many operations may be under way whose callbacks start others.
+_CALLBACK_SEQUENCES = 4096
+
 
 class Calls:
     """The part of a process group that starts operations and waits for them."""
 
-    # Numbers the group's operations apart from others of the world, which may be `hvd`'s, too.
-    _sequence = "c10d"
-
-    def __init__(self, lease: Lease, title: str, timeout: timedelta) -> None:
-        """Takes the world that the group runs on, and what errors call the group."""
+    def __init__(self, lease: Lease, name: str, title: str, timeout: timedelta) -> None:
+        """Takes the world that the group runs on, its name, and what errors call the group."""
         self._lease: Lease | None = lease
         self._world = lease.world
         self._rank = lease.world.rank
@@ -36,6 +39,14 @@ class Calls:
         self._timeout_s = timeout.total_seconds()
         self._coalesced: list[Work] | None = None
         self._operations = 0
+        self._collectives = 0
+        # How sequences begin that belong to this group's callbacks.
+        self._sequences = f"{SEQUENCE}.{zlib.crc32(name.encode()):x}."
+
+    @property
+    def _sequence(self) -> str:
+        """Numbers the group's collectives apart from others of the world, as `hvd`'s."""
+        return sequence() or SEQUENCE
 
     def _leased(self) -> Lease:
         if self._lease is None:
@@ -72,16 +83,23 @@ class Calls:
         timeout_s: float | None,
         what: str,
         source: int = -1,
+        *,
+        is_collective: bool = True,
     ) -> Work | None:
         """Waits for an operation, or makes what waits for it."""
         self._operations += 1
+        inner = sequence()
+        if is_collective and inner is None:
+            self._collectives += 1  # As all ranks do.
         limit = timeout_s or self._timeout_s
         if waits and self._coalesced is None:
             with region(what):
                 self._finish(handle, finish, limit, what)
             return None
         with region(what):
-            work = Work(handle, outputs, finish, limit, self._named(what), source)
+            if is_collective and inner is None:
+                inner = f"{self._sequences}{self._collectives % _CALLBACK_SEQUENCES}"
+            work = Work(handle, outputs, finish, limit, self._named(what), source, inner)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -115,8 +133,8 @@ class Calls:
         if waits:
             work.wait()
             return None
-        work._outputs = outputs  # noqa: SLF001  its own package
-        work._timeout_s = timeout_s or self._timeout_s  # noqa: SLF001
+        work.show(outputs)
+        work._timeout_s = timeout_s or self._timeout_s  # noqa: SLF001  its own package
         return work
 
     def _named(self, what: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lightcc.torch.distributed._calls import Calls
+from lightcc.torch.distributed._calls import SEQUENCE, Calls
 from lightcc.torch.distributed._tensors import readable, then_copy, writable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -28,7 +28,7 @@ class Messages(Calls):
         (tensor,) = tensors
         self._check_rank(destination, "destination")
         handle = self._world.send(readable(tensor), destination, None, 0, False, self._tagged(tag))
-        return self._started(handle, tensors, False, None, None, f"send to rank {destination}")
+        return self._under_way(handle, tensors, None, f"send to rank {destination}")
 
     def recv(self, tensors: Sequence[torch.Tensor], source: int, tag: int = 0) -> Work | None:
         """Receives a tensor of the same dtype and number of elements from one rank."""
@@ -38,7 +38,7 @@ class Messages(Calls):
         row, staged = writable(tensor)
         handle = self._world.recv(row, source, None, 0, False, self._tagged(tag))
         what = f"recv from rank {source}"
-        return self._started(handle, tensors, False, then_copy([staged]), None, what, source)
+        return self._under_way(handle, tensors, then_copy([staged]), what, source)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work | None:
         """Receives a tensor from whichever rank sends first.
@@ -56,7 +56,19 @@ class Messages(Calls):
                 copy(received)
             return received[1]
 
-        return self._started(handle, tensors, False, finish, None, "recv from any rank")
+        return self._under_way(handle, tensors, finish, "recv from any rank")
+
+    def _under_way(
+        self,
+        handle: int,
+        tensors: Sequence[torch.Tensor],
+        finish: Callable[[Any], int | None] | None,
+        what: str,
+        source: int = -1,
+    ) -> Work | None:
+        return self._started(
+            handle, tensors, False, finish, None, what, source, is_collective=False
+        )
 
     def _tagged(self, tag: int) -> str:
-        return f"{self._sequence}t{tag}" if tag else self._sequence
+        return f"{SEQUENCE}t{tag}" if tag else SEQUENCE  # Wherever it is started.

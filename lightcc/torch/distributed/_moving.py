@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from lightcc._world import GROUP, IN_PLACE, ONE
 from lightcc.torch.distributed._calls import Calls, as_list, as_rows, check_elements, rooted
 from lightcc.torch.distributed._tensors import (
@@ -18,8 +20,6 @@ from lightcc.torch.distributed._tensors import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from lightcc.torch.distributed._work import Work
 
@@ -77,7 +77,11 @@ class Moving(Calls):
             scatter_row(everything, results)
 
         handle = self._world.allgather(row, ONE, None, 0, waits, None, self._sequence)
-        return self._started(handle, results, waits, finish, timeout_s, "all_gather")
+        work = self._started(handle, results, waits, finish, timeout_s, "all_gather")
+        if work is not None:
+            # torch's hooks expect one tensor in the future, as NCCL has it.
+            work.show(results, lambda: [torch.stack(results)])
+        return work
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work | None:
         """Gathers several tensors of all ranks, as one operation: `outputs[rank][i]`."""

@@ -41,7 +41,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         """Takes the world that the group runs on."""
         _TorchGroup.__init__(self, lease.world.rank, lease.world.size)
         title = f"the default group {name!r}" if lease.is_default else f"group {name!r}"
-        Reducing.__init__(self, lease, title, timeout)
+        Reducing.__init__(self, lease, name, title, timeout)
         self._group_name = name
         self._group_desc = "undefined"
         self.splits: dict[str, int] = {}
@@ -162,7 +162,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         name = group_name or f"split:{','.join(map(str, new_ranks))}"
         limit = timeout or timedelta(seconds=self._timeout_s)
         position = new_ranks.index(self._rank)
-        made = _worlds.join_group(lease, name, None, position, len(new_ranks), limit)
+        made = _worlds.join_group(lease, name, None, position, new_ranks, limit)
         group = ProcessGroup(made, name, limit)
         group._set_group_name(name)
         group._set_group_desc(group_desc or "undefined")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,17 +14,18 @@ import torch.distributed as dist
 from lightcc._binding import _core
 from lightcc.exceptions import CollectiveTimeoutError
 from lightcc.torch._profile import region
+from lightcc.torch.distributed._futures import Future
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
 
 class Work(dist.Work):
     """One operation. It has no thread: whoever waits drives the engine, or the engine's own does.
 
-    Errors are typed where they are raised by `wait()`. A torch future knows text only: there they
-    are a RuntimeError that names the class.
+    One thread at a time takes the operation's result, or waits for it: the *taker*. All others wait
+    for the taker. Errors are typed where they are raised.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Work(dist.Work):
         timeout_s: float,
         what: str,
         source: int = -1,
+        sequence: str | None = None,
     ) -> None:
         """Takes over `handle`.
 
@@ -44,19 +48,24 @@ class Work(dist.Work):
             timeout_s: How long `wait()` waits where it is not told.
             what: Names operation and group in errors.
             source: Rank in the group that a message comes from.
+            sequence: Of collectives that callbacks of the future start; `None`: of no own.
         """
         super().__init__()
-        self._handle = handle
+        self._handle: Any = handle  # `None` when it is over, which other threads may make it.
         self._outputs = list(outputs)
+        self._value: Callable[[], list[Any]] = self.result
         self._finish = finish
         self._timeout_s = timeout_s
         self._what = what
         self._source = source
+        self._sequence = sequence
         self._error: Exception | None = None
-        self._lock = threading.RLock()
-        self._future: Any = None
-        self._settled: Any = None  # The future that orders streams, where there is one.
-        self._done: threading.Event | None = None
+        self._future: Future | None = None
+        self._settled: Any = None  # Orders streams of whoever waits, where there are any.
+        self._changed = threading.Condition()  # Guards what follows, and the handle's end.
+        self._taker: int | None = None
+        self._is_called = False  # The engine calls, or has called, when it is done.
+        self._is_notified = False  # It has called while there was a taker.
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the outputs may be used: on a GPU, by the current stream of this thread.
@@ -73,14 +82,10 @@ class Work(dist.Work):
         if timeout is not None and timeout.total_seconds() > 0:
             seconds = timeout.total_seconds()
         with region("wait", self._what):
-            if self._done is not None:
-                self._wait_for_callback(self._done, seconds)
-            else:
-                with self._lock:
-                    self._complete(seconds)
+            self._await(seconds)
         if self._error is not None:
             raise self._error
-        if self._settled is not None and self._devices():
+        if self._settled is not None:
             self._settled.wait()  # Another thread has finished: its stream comes before this one.
         return True
 
@@ -89,14 +94,19 @@ class Work(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Returns whether `wait()` would not wait."""
-        if self._done is not None:
-            return self._done.is_set()
-        with self._lock:
-            if self._handle is not None and not _core.poll(self._handle):
-                return False
-            self._complete(None)
+        """Returns whether `wait()` would not wait. It never waits itself."""
+        if self._handle is None:
             return True
+        with self._changed:
+            if self._handle is None or self._taker is not None:
+                return self._handle is None
+            self._taker = threading.get_ident()
+            handle = self._handle
+        if not _core.poll(handle):
+            self._let_go()
+            return self._handle is None
+        self._take(None)
+        return True
 
     def is_success(self) -> bool:
         """Returns whether it is done, and without an error."""
@@ -110,6 +120,13 @@ class Work(dist.Work):
         """Returns the output tensors, which hold the results once `wait()` has returned."""
         return self._outputs
 
+    def show(
+        self, outputs: list[torch.Tensor], value: Callable[[], list[Any]] | None = None
+    ) -> None:
+        """Has `result()` return `outputs`, and futures what `value` returns, or the same."""
+        self._outputs = outputs
+        self._value = value or self.result
+
     def source_rank(self) -> int:
         """Returns the rank in the group that a received message came from; -1 for others.
 
@@ -120,102 +137,116 @@ class Work(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """Returns a future of the output tensors.
+        """Returns a future of the output tensors. It never waits.
 
-        Its callbacks run on the thread that drives the engine: they may start operations, but
-        waiting for one there raises ValueError.
+        Its callbacks run on a thread that waits, or on the engine's own. They may start operations
+        and wait for them.
         """
-        with self._lock:
-            if self._future is None:
-                self._future = self._make_future()
-            return self._future
-
-    def _make_future(self) -> Any:
-        done = threading.Event()
-        devices = self._devices()
-        base: Any
-        if _core.in_done_callback() and not self.is_completed():
-            base = future = _FutureInCallback(devices=devices)
-        else:
-            base = torch.futures.Future(devices=devices)
-            future = base.then(self._outcome)
-        if self._handle is None:
-            self._settle(base)
-            return future
-
-        def on_done(_: int) -> None:
-            with self._streams_of_its_own():
-                with self._lock:
-                    self._complete(None)
-                done.set()
-                self._settle(base)
-
-        self._settled, self._done = base, done
-        _core.add_done_callback(self._handle, on_done)
+        with self._changed:
+            future = self._future
+            if future is None:
+                future = self._future = Future(self._sequence, self._drive, self._devices())
+                is_over = self._handle is None
+                is_taken = self._taker is not None
+                self._is_called = not is_over and not is_taken
+            else:
+                return future
+        if is_over:
+            self._settle(future)
+        elif not is_taken:
+            _core.add_done_callback(self._handle, self._on_done)
         return future
+
+    def _drive(self) -> None:
+        self._await(math.inf)
+
+    def _await(self, seconds: float) -> None:
+        """Returns when it is over; raises CollectiveTimeoutError after `seconds`."""
+        if self._handle is None:
+            return
+        _core.let_other_callbacks_run()
+        own = threading.get_ident()
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self._handle is not None and self._taker is not None:
+                if self._taker == own:
+                    raise ValueError(_NO_WAIT)
+                left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                if left <= 0 or not self._changed.wait(left):
+                    raise too_late(self._what, seconds)
+            if self._handle is None:
+                return
+            self._taker = own
+        self._take(max(deadline - time.monotonic(), 0.0), seconds)
+
+    def _on_done(self, _: int) -> None:
+        with self._changed:
+            self._is_notified = self._taker is not None
+            if self._is_notified or self._handle is None:
+                return
+            self._taker = threading.get_ident()
+        with contextlib.ExitStack() as streams:  # On which nobody computes.
+            for device in self._devices():
+                streams.enter_context(_stream_of(device))
+            self._take(None)
+
+    def _take(self, left_s: float | None, seconds: float = 0.0) -> None:
+        """Waits for the result, `left_s` of `seconds`, and takes it. This thread is the taker."""
+        handle = self._handle
+        try:
+            try:
+                result = _core.wait(handle, left_s)
+                if self._finish is not None:
+                    with torch.no_grad():
+                        source = self._finish(result)
+                    self._source = self._source if source is None else source
+            except CollectiveTimeoutError as error:
+                if is_pending(handle):
+                    raise too_late(self._what, seconds) from None
+                self._error = error
+            except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
+                self._error = error
+        except BaseException:
+            self._let_go()
+            raise
+        devices = self._devices() if self._error is None else []
+        if devices:  # For other streams that wait later.
+            self._settled = torch.futures.Future(devices=devices)
+            self._settled.set_result(self._outputs)
+        with self._changed:
+            self._handle = self._finish = self._taker = None
+            future = self._future
+            self._changed.notify_all()
+        if future is not None:
+            self._settle(future)
+
+    def _let_go(self) -> None:
+        """Ends this thread's being the taker, unless the result has come meanwhile."""
+        with self._changed:
+            is_done = self._is_notified
+            if not is_done:
+                self._taker = None
+                self._changed.notify_all()
+            is_to_be_called = self._future is not None and not self._is_called and not is_done
+            self._is_called = self._is_called or is_to_be_called
+        if is_done:
+            self._take(None)
+        elif is_to_be_called:
+            _core.add_done_callback(self._handle, self._on_done)
 
     def _devices(self) -> list[Any]:
         return list({tensor.device for tensor in self._outputs if tensor.is_cuda})
 
-    @contextlib.contextmanager
-    def _streams_of_its_own(self) -> Iterator[None]:
-        """Has this thread wait on GPUs with streams that nobody computes on."""
-        with contextlib.ExitStack() as stack:
-            for device in self._devices():
-                stack.enter_context(_stream_of(device))
-            yield
-
-    def _settle(self, base: Any) -> None:
+    def _settle(self, future: Future) -> None:
         if self._error is None:
-            base.set_result(self._outputs)
-        elif isinstance(base, _FutureInCallback):
-            base.set_exception(self._error)
+            future.set_result(self._value())
         else:
-            base.set_result(None)  # `_outcome` raises.
-
-    def _outcome(self, _: Any) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
-        return self._outputs
-
-    def _wait_for_callback(self, done: threading.Event, seconds: float) -> None:
-        if done.is_set():
-            return
-        if _core.in_done_callback():
-            raise ValueError(_NO_WAIT)
-        if not done.wait(min(seconds, threading.TIMEOUT_MAX)):
-            raise self._too_late(seconds)
-
-    def _complete(self, seconds: float | None) -> None:
-        """Takes the operation's result. The lock is held."""
-        if self._handle is None:
-            return
-        try:
-            result = _core.wait(self._handle, seconds)
-            if self._finish is not None:
-                with torch.no_grad():
-                    source = self._finish(result)
-                self._source = self._source if source is None else source
-        except CollectiveTimeoutError as error:
-            if is_pending(self._handle):
-                raise self._too_late(seconds) from None
-            self._error = error
-        except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
-            self._error = error
-        self._handle = None
-        self._finish = None
-        devices = self._devices() if self._error is None else []
-        if devices and self._settled is None:  # For other streams that wait later.
-            self._settled = torch.futures.Future(devices=devices)
-            self._settled.set_result(self._outputs)
-
-    def _too_late(self, seconds: float | None) -> CollectiveTimeoutError:
-        return too_late(self._what, seconds)
+            future.fail(self._error)
 
     def __del__(self) -> None:
         """Lets the engine drop what nobody has waited for."""
         handle = getattr(self, "_handle", None)
-        if handle is not None and self._done is None:
+        if handle is not None and not self._is_called:
             with contextlib.suppress(Exception):
                 _core.add_done_callback(handle, _forget)
 
@@ -249,16 +280,27 @@ class Together(Work):
 
     def get_future(self) -> Any:
         """Returns a future of all output tensors."""
-        with self._lock:
-            if self._future is None:
-                every = torch.futures.collect_all([work.get_future() for work in self._works])
-                self._future = every.then(self._all_outcomes)
-            return self._future
+        with self._changed:
+            if self._future is not None:
+                return self._future
+            sequence = self._works[0]._sequence if self._works else None  # noqa: SLF001
+            future = self._future = Future(sequence, self._drive, self._devices())
+        left = iter(range(len(self._works) - 1, -1, -1))  # Ends once, whichever thread is the last.
 
-    def _all_outcomes(self, every: Any) -> list[torch.Tensor]:
-        for future in every.value():
-            future.value()
-        return self._outputs
+        def count(_: Any) -> None:
+            if next(left) == 0:
+                self._error = self.exception()
+                self._settle(future)
+
+        for work in self._works:
+            work.get_future().add_done_callback(count)
+        if not self._works:
+            self._settle(future)
+        return future
+
+    def _drive(self) -> None:
+        for work in self._works:
+            work._drive()  # noqa: SLF001
 
 
 def _stream_of(device: Any) -> Any:
@@ -268,21 +310,7 @@ def _stream_of(device: Any) -> Any:
     return torch.cuda.stream(torch.cuda.Stream(device=device))  # An older torch.
 
 
-_NO_WAIT = "Waiting for an operation is not possible inside a done callback of another."
-
-
-class _FutureInCallback(torch.futures.Future[Any]):
-    """A future that was made inside a callback, where waiting would be for ever."""
-
-    def wait(self) -> Any:
-        """Returns the value.
-
-        Raises:
-            ValueError: It is not there yet, and this is a callback.
-        """
-        if not self.done() and _core.in_done_callback():
-            raise ValueError(_NO_WAIT)
-        return super().wait()
+_NO_WAIT = "A callback cannot wait for an operation for which its own thread waits already."
 
 
 def is_pending(handle: int) -> bool:

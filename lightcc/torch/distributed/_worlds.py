@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import multiprocessing.util
 import os
 import secrets
 import sys
@@ -32,12 +33,15 @@ from lightcc.exceptions import HorovodInternalError
 from lightcc.torch.distributed._work import is_pending
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
 # How long one look for the others takes while a group is left.
 _SLICE_S = 0.1
 # How long the end of the program waits for them where no group was destroyed.
 _FAREWELL_S = 5.0
+# How much of an exception's text others are told.
+_ERROR_CHARACTERS = 1000
 
 # How often this process joined one group: ranks count alike.
 _joined: dict[str, int] = {}
@@ -83,6 +87,22 @@ class Lease:
         self._deadline = math.inf
         _open.append(self)
 
+    def loss(self, members: Sequence[int]) -> HorovodInternalError | None:
+        """Returns the error that ended the world, unless it is about a rank beside `members`."""
+        if not self.world.failed:
+            return None
+        try:
+            _core.wait(self.world.barrier(0))
+        except HorovodInternalError as error:
+            return error if error.rank is None or error.rank in members else None
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Has all other ranks fail because of an error of this one's program."""
+        text = str(error).strip()
+        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        self.world.fail(f"rank {self.world.rank} ended with {what[:_ERROR_CHARACTERS]}")
+
     def start_leaving(self) -> None:
         """Tells the others that this rank is through, unless something has gone wrong."""
         if self._barrier is None and not self.world.failed and _all_is_well():
@@ -122,6 +142,9 @@ class Lease:
             _open.remove(self)
 
     def _end_world(self) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception) and not self.world.failed:
+            self.fail(error)
         if self.is_default and _world.exists() and _world.current() is self.world:
             basics.shutdown()
         else:
@@ -150,7 +173,12 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
 
 
 def join_group(
-    parent: Lease | None, name: str, store: Any, rank: int, size: int, timeout: timedelta
+    parent: Lease | None,
+    name: str,
+    store: Any,
+    rank: int,
+    members: Sequence[int],
+    timeout: timedelta,
 ) -> Lease:
     """Returns a new world of some ranks. Blocks: for them.
 
@@ -159,9 +187,14 @@ def join_group(
         name: The group's, the same on its ranks.
         store: torch's, for ranks without a parent.
         rank: In the group.
-        size: Of the group.
-        timeout: For the store.
+        members: Ranks of the group, as ranks of the parent.
+        timeout: How long others may take to come.
+
+    Raises:
+        CollectiveTimeoutError: A rank did not come in time.
+        HorovodInternalError: A rank is gone, or failed.
     """
+    size = len(members)
     if parent is None:
         member = _meet(store, rank, size, timeout)
         prefix = member.prefix
@@ -171,14 +204,50 @@ def join_group(
         prefix = f"{base}{_count(_joined, base)}/"
         member = replace(parent.member, rank=rank, size=size)
     nccl_net.point_to_harp()
-    world = _core.World(
-        rank=rank,
-        size=size,
-        rendezvous=member.rendezvous if size > 1 else "",
-        key_prefix=prefix,
-        secret=member.secret,
-    )
+    with _stopped_by_losses(parent, members, member, prefix):
+        world = _core.World(
+            rank=rank,
+            size=size,
+            rendezvous=member.rendezvous if size > 1 else "",
+            key_prefix=prefix,
+            secret=member.secret,
+            group_timeout_s=timeout.total_seconds(),
+        )
     return Lease(world, member, prefix)
+
+
+@contextlib.contextmanager
+def _stopped_by_losses(
+    parent: Lease | None, members: Sequence[int], member: Epoch, prefix: str
+) -> Iterator[None]:
+    """Has ranks that join fail where the parent's world learns that one of them is gone."""
+    if parent is None or len(members) == 1:
+        yield
+        return
+    if (loss := parent.loss(members)) is not None:
+        raise loss
+    joined = threading.Event()
+
+    def watch() -> None:
+        while not joined.wait(_SLICE_S):
+            if (loss := parent.loss(members)) is not None:
+                client = _core.StoreClient(member.rendezvous, member.secret)
+                with contextlib.suppress(HorovodInternalError):
+                    client.fail(prefix, str(loss), _FAREWELL_S)
+                client.close()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except HorovodInternalError:
+        if (loss := parent.loss(members)) is not None:
+            raise loss from None
+        raise
+    finally:
+        joined.set()
+        watcher.join()
 
 
 def _count(counts: dict[str, int], key: str) -> int:
@@ -210,12 +279,29 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Epoch:
 def _at_exit() -> None:
     # Whether the program ends because of an error is told of an exception, not of sys.exit(1).
     leases = tuple(_open)
-    if getattr(sys, "last_value", None) is None:
-        for lease in leases:
+    error = getattr(sys, "last_value", None)
+    for lease in leases:
+        if error is None:
             lease.start_leaving()
+        else:
+            lease.fail(error)
     deadline = time.monotonic() + _FAREWELL_S
     for lease in leases:
         lease.hurry(deadline)
 
 
+def _at_exit_of_child() -> None:
+    # A process of multiprocessing ends in here while its exception goes up, perhaps as the context
+    # of a SystemExit that torch's spawn() has put in its place.
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        error = error.__context__
+    if error is not None:
+        for lease in tuple(_open):
+            lease.fail(error)
+            lease.hurry(time.monotonic())
+
+
 atexit.register(_at_exit)
+if multiprocessing.parent_process() is not None:
+    multiprocessing.util.Finalize(None, _at_exit_of_child, exitpriority=0)

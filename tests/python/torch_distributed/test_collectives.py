@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -315,11 +316,9 @@ def other_calls_at_one_place(store: str) -> None:
     for one, other in itertools.combinations(calls, 2):
         with pytest.raises(RankMismatchError, match=r"Mismatched .* 'c10d.noname"):
             (one if rank == 1 else other)()
+    call: Any = hvd.allreduce if rank else partial(hvd.broadcast, root_rank=0)
     with pytest.raises(RankMismatchError, match=r"BROADCAST.*ALLREDUCE|ALLREDUCE.*BROADCAST"):
-        if rank == 1:
-            hvd.broadcast(row, 0)
-        else:
-            hvd.allreduce(row)
+        call(row)
     ones = torch.ones(1)
     dist.all_reduce(ones)
     assert ones.item() == hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -179,7 +182,8 @@ def waiting_ends(store: str) -> None:
         with pytest.raises(CollectiveTimeoutError, match=r"all_reduce in .* after 0.2 s"):
             work.wait(timedelta(seconds=0.2))
         assert not work.is_completed()
-        short = dist.new_group([0, 1], timeout=timedelta(seconds=0.3))
+        short: Any = dist.new_group([0, 1])
+        short.set_timeout(timedelta(seconds=0.3))
         with pytest.raises(CollectiveTimeoutError, match=r"barrier in group .* after 0.3 s"):
             dist.barrier(group=short)
         late = dist.all_reduce(torch.ones(1), async_op=True)
@@ -195,7 +199,7 @@ def waiting_ends(store: str) -> None:
         work.wait()
         late.wait()
     else:
-        dist.new_group([0, 1], timeout=timedelta(seconds=0.3))
+        dist.new_group([0, 1])
         dist.distributed_c10d._get_default_store().wait(["go"])
         dist.all_reduce(tensor)
         dist.all_reduce(torch.ones(1))
@@ -267,26 +271,161 @@ def test_a_killed_rank_is_named_on_the_others(tmp_path: Path) -> None:
     assert [results[i].value for i in (0, 2)] == ["PeerFailedError"] * 2, results
 
 
-def a_callback_may_not_wait(store: str) -> None:
-    start(store)
-    seen: list[BaseException] = []
+def new_groups_end(store: str) -> str:
+    rank, _ = start(store)
+    others: Any = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        with pytest.raises(CollectiveTimeoutError, match=r"ranks \[1\] of 2 .*the group's timeout"):
+            dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+        others.set("over", "1")
+        with pytest.raises(PeerFailedError, match="rank 2") as caught:
+            dist.new_group([0, 2])  # The rank dies while this one waits for it.
+        assert caught.value.rank == 2
+        with pytest.raises(PeerFailedError, match="rank 2"):
+            dist.new_group([0, 2])  # It is known to be dead.
+        pair = split_group(None, [[0, 1]])  # These two are not concerned.
+        return str(total(pair))
+    others.wait(["over"])
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return str(total(split_group(None, [[0, 1]])))
 
-    def callback(_: Any) -> None:
-        inner = dist.all_reduce(torch.ones(1), async_op=True).get_future()
-        try:
-            inner.wait()
-        except ValueError as error:
-            seen.append(error)
 
-    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(callback)
-    future.wait()
-    # Where the first was done already, it ran here, and could wait.
-    assert all("inside a done callback" in str(error) for error in seen)
+def test_a_new_group_heeds_its_timeout_and_a_death(tmp_path: Path) -> None:
+    with RankProcesses(new_groups_end, 3, os.fspath(tmp_path / "store")) as ranks:
+        results = ranks.wait(timeout_s=60)
+    assert [results[i].value for i in (0, 1)] == ["3.0", "3.0"], results
+
+
+def callbacks_wait(store: str) -> None:
+    rank, size = start(store)
+    group = dist.new_group(list(range(size)))
+    ramp = torch.arange(4.0)
+
+    def twice(i: int, future: Any) -> Any:
+        """Starts operations beside those of other callbacks, in another order on each rank."""
+        (tensor,) = future.value()
+        dist.all_reduce(tensor.mul_(i), group=group)
+        inner = dist.all_reduce(tensor.add_(i), async_op=True).get_future()
+        assert inner.then(lambda outer: outer.value()[0] is tensor).wait()
+        return tensor
+
+    for wait_first in (rank == 0, False):
+        futures = []
+        for i in range(8):
+            work: Any = dist.all_reduce(ramp + i, async_op=True)
+            if wait_first and i % 2:
+                work.wait()  # Its callbacks run at once, in this thread.
+            future = work.get_future()
+            futures.append(future.then(partial(twice, i)).then(lambda it: 2 * it.value()))
+        for i, future in enumerate(futures):
+            expected = 2 * size * (size * i * size * (ramp + i) + i)
+            assert torch.equal(future.wait(), expected), (i, future.wait(), expected)
+    failing = dist.all_reduce(ramp, async_op=True).get_future().then(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.then(lambda future: future.value()).wait()
+    several = dist.distributed_c10d._coalescing_manager
+    with several(async_ops=True) as manager:
+        dist.all_reduce(ramp)
+        dist.all_reduce(torch.ones(1))
+    (both,) = manager.works
+    assert both.get_future().wait()[1].item() == size
     dist.barrier()
 
 
-def test_a_callback_that_waits_gets_an_error(tmp_path: Path) -> None:
-    spawn_ranks(a_callback_may_not_wait, 2, os.fspath(tmp_path / "store"))
+def test_callbacks_wait_for_what_they_start(tmp_path: Path) -> None:
+    spawn_ranks(callbacks_wait, 3, os.fspath(tmp_path / "store"))
+
+
+def nothing_blocks(store: str) -> None:
+    rank, _ = start(store)
+    others: Any = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        others.wait(["asked"])
+        dist.all_reduce(torch.ones(1))
+        return
+    work: Any = dist.all_reduce(torch.ones(1), async_op=True)
+    waiter = threading.Thread(target=work.wait)
+    waiter.start()
+    while work._taker is None:
+        pass
+    assert not work.is_completed()
+    future = work.get_future()
+    assert not future.done()
+    others.set("asked", "1")
+    assert future.wait()[0].item() == 2.0
+    waiter.join()
+    assert work.is_completed()
+
+
+def test_asking_whether_it_is_done_never_waits(tmp_path: Path) -> None:
+    spawn_ranks(nothing_blocks, 2, os.fspath(tmp_path / "store"))
+
+
+SPAWNED = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def boom(rank):
+    dist.init_process_group("lightcc", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+    if rank == 1:
+        raise RuntimeError("out of memory")
+    try:
+        dist.all_reduce(torch.ones(1))
+    except Exception as error:
+        print("rank 0 got", type(error).__name__, error.rank, error, flush=True)
+        raise
+if __name__ == "__main__":
+    mp.spawn(boom, nprocs=2)
+"""
+
+
+def test_a_spawned_rank_tells_the_others_why_it_ends(tmp_path: Path) -> None:
+    program = tmp_path / "spawned.py"
+    program.write_text(SPAWNED)
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "store"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    expected = "rank 0 got PeerFailedError 1 rank 1 ended with RuntimeError: out of memory"
+    assert expected in done.stdout, done.stdout + done.stderr
+    assert "RuntimeError: out of memory" in done.stderr
+
+
+def the_last_rank_ends(store: str, how: str) -> str:
+    rank, size = start(store)
+    if rank < size - 1:
+        with pytest.raises(HorovodInternalError) as caught:
+            total()
+        assert caught.value.rank == size - 1
+        return f"{type(caught.value).__name__}: {caught.value}"
+    if how == "raises":
+        try:
+            raise KeyError("weights")
+        except KeyError:
+            dist.destroy_process_group()
+    elif how == "leaves":
+        hvd.shutdown()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("raises", r"^PeerFailedError: rank 2 ended with KeyError: 'weights'$"),
+        ("leaves", r"^ShutDownError: lightcc has been shut down by rank 2 finishing before the"),
+        ("dies", r"^PeerFailedError: rank 2 \(process \d+\) ended unexpectedly: by a signal, or"),
+    ],
+)
+def test_errors_name_the_rank_and_how_it_ended(how: str, expected: str, tmp_path: Path) -> None:
+    with RankProcesses(the_last_rank_ends, 3, os.fspath(tmp_path / "store"), how) as ranks:
+        results = ranks.wait(timeout_s=60)
+    for result in results[:2]:
+        assert re.search(expected, str(result.value)), result
+        assert "Horovod" not in str(result.value)
 
 
 def other_devices(store: str) -> None:

@@ -14,6 +14,12 @@ from groups import start
 from torch import nn
 from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook as post_local,
+    powerSGD_hook as power,
+    quantization_hooks as quantization,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import lightcc.torch as hvd
@@ -115,6 +121,58 @@ def test_shards_are_gathered_where_there_is_no_gpu(tmp_path: Path) -> None:
 
 def test_ddp(tmp_path: Path) -> None:
     spawn_ranks(replicas, 2, os.fspath(tmp_path / "store"))
+
+
+def hook_of(name: str, group: Any) -> tuple[Any, Any]:
+    """Returns a hook of torch and its state, which belongs to `group`."""
+    if name == "post_local":
+        alone, _ = dist.new_subgroups(1)
+        return post_local.PostLocalSGDState(group, alone, 2), post_local.post_localSGD_hook
+    if "powerSGD" in name:
+        state = power.PowerSGDState(group, 1, start_powerSGD_iter=2, min_compression_rate=0.5)
+        hook: Any = getattr(power, name.removesuffix(" in fp16"))
+        return state, default_hooks.fp16_compress_wrapper(hook) if "fp16" in name else hook
+    return group, getattr(quantization if "quantization" in name else default_hooks, name)
+
+
+def trained_by(name: str, group: Any, **options: Any) -> torch.Tensor:
+    torch.manual_seed(5)  # PowerSGD draws numbers.
+    model = DistributedDataParallel(Branches(), process_group=group, **options)
+    model.register_comm_hook(*hook_of(name, group))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.2), dist.get_rank(), 0)
+    return weights(model)
+
+
+def hooks_of_torch(store: str) -> None:
+    _, size = start(store)
+    ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
+    for name in (
+        "allreduce_hook",
+        "fp16_compress_hook",
+        "powerSGD_hook",
+        "powerSGD_hook in fp16",
+        "quantization_pertensor_hook",
+        "quantization_perchannel_hook",
+        "post_local",
+    ):
+        if "quantization" in name:  # Hooks that do not run on gloo.
+            torch.testing.assert_close(trained_by(name, ours), alone(size), atol=0.02, rtol=0)
+        else:
+            torch.testing.assert_close(trained_by(name, ours), trained_by(name, gloo))
+        # Callbacks of several buckets start their operations in any order.
+        several = trained_by(name, ours, bucket_cap_mb=0.0001, static_graph=True)
+        if name != "post_local":
+            copies = [torch.empty_like(several) for _ in range(size)]
+            dist.all_gather(copies, several)
+            assert torch.equal(copies[0], copies[1]), name
+    model = DistributedDataParallel(Branches())
+    model._register_fused_optim(torch.optim.SGD, lr=0.2)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.0), dist.get_rank(), 0)
+    torch.testing.assert_close(weights(model), alone(size))
+
+
+def test_ddp_with_hooks_of_torch(tmp_path: Path) -> None:
+    spawn_ranks(hooks_of_torch, 2, os.fspath(tmp_path / "store"))
 
 
 def joins(store: str) -> None:
