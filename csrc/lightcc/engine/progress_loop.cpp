@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "lightcc/engine/completion.hpp"
-#include "lightcc/engine/world.hpp"
 
 namespace lightcc {
 namespace {
@@ -91,8 +90,8 @@ void ProgressLoop::help(const std::function<bool()>& done, const HandleState* st
   helpers_.fetch_sub(1, std::memory_order_seq_cst);
   if (drove) {
     operations_.notify();  // Another waiting thread may take over.
-    if (is_in_completion() && completion_threads_ != nullptr) {
-      hand_over_completions();
+    if (completion_threads_ != nullptr) {
+      hand_over_completions();  // One that waits would hold up what this thread waits for.
     } else {
       run_completions();
     }

@@ -7,8 +7,7 @@
 // and gives it up when a waiting thread wants it. Before the loop is left without a driver the
 // SleepWord is raised, so that peers ring, and the core is stepped once more.
 //
-// Completions run after mutex() is given up, on the waiting thread that drove: meanwhile another
-// may drive. The own thread, and one that waits inside a completion, hand them over instead
+// Whoever drives hands completions over to threads that only run them, as they may wait
 // (engine/completion_threads.hpp). A handle is a completion of the engine's own, which only sets a
 // flag, so it costs none of that.
 #pragma once

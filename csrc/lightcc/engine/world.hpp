@@ -55,13 +55,12 @@ struct SubmitOptions {
 /// Told once how a call's operations ended: their outcomes in the order of submission, or the first
 /// error when all have ended.
 ///
-/// It runs outside all locks, on a thread that waits for a handle, or on one that only runs
-/// completions. Two completions may run at the same time on two threads.
+/// It runs outside all locks, on a thread that only runs completions. Two completions may run at
+/// the same time on two threads.
 /// - It may submit operations, and ask poll(), stats() and the like.
 /// - It may wait for an operation. Other completions run meanwhile, on other threads.
 /// - It may not shut a World down: that is refused with kInvalidArgument. Nor may it destroy a
 ///   World: an error is logged, and the World stays as long as the process.
-/// - Whoever waits on the same thread waits for it, too, so it should be short.
 /// - An exception that leaves it is logged and goes no further.
 /// Each runs before shutdown() returns. In a child of fork() none runs.
 using Completion = std::function<void(Result<std::vector<Outcome>>)>;

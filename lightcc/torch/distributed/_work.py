@@ -139,8 +139,8 @@ class Work(dist.Work):
     def get_future(self) -> Any:
         """Returns a future of the output tensors. It never waits.
 
-        Its callbacks run on a thread that waits, or on the engine's own. They may start operations
-        and wait for them.
+        Its callbacks run on a thread of their own, or at once where the operation is done. They may
+        start operations and wait for them.
         """
         with self._changed:
             future = self._future
