@@ -65,10 +65,10 @@ def wait(handle: int, timeout_s: float | None = None) -> Any:
 def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
     """Calls `callback(handle)` once, when the operation is done; at once if it is done already.
 
-    It runs with the GIL, on a thread that only runs callbacks. `wait(handle)` returns the result or raises the error there without waiting. It may
-    start operations, and wait for them; other callbacks run meanwhile, on other threads.
-    `World.shutdown()` raises ValueError there. An exception that leaves it goes to
-    `sys.unraisablehook`. Callbacks run before `World.shutdown()` returns; after the exit
+    It runs with the GIL, on a thread that only runs callbacks. `wait(handle)` returns the result or
+    raises the error there without waiting. It may start operations, and wait for them; other
+    callbacks run meanwhile, on other threads. `World.shutdown()` raises ValueError there. An
+    exception that leaves it goes to `sys.unraisablehook`. Callbacks run before `World.shutdown()` returns; after the exit
     handlers of the interpreter, and in a child of fork(), none runs. ValueError for an unknown
     handle.
     """

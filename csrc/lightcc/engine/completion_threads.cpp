@@ -16,15 +16,21 @@ thread_local CompletionThreads* running_for = nullptr;
 }  // namespace
 
 CompletionThreads::~CompletionThreads() {
-  std::vector<std::thread> threads;
-  {
-    const MutexLock lock(mutex_);
-    stop_ = true;
-    threads = std::move(threads_);
-    changed_.notify_all();
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
+  while (true) {
+    std::vector<std::thread> threads;
+    {
+      const MutexLock lock(mutex_);
+      stop_ = true;
+      // A completion that steps aside may start one more meanwhile.
+      threads = std::exchange(threads_, {});
+      changed_.notify_all();
+    }
+    if (threads.empty()) {
+      return;
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
   }
 }
 
