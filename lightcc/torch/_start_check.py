@@ -1,5 +1,9 @@
 """Whether replicas begin alike: compared after the first step, and with one warning at most.
 
+It waits for nobody: hashes are sent at the end of the second step, and are looked at after the
+third, whose gradients no rank hands in before it has sent its own. One rank alone may end its step
+at another place than the others, when it loads a checkpoint for instance.
+
 Compared are hashes: one for a sample of each parameter, and one for each option of the optimizer.
 They travel in a single small all-reduce, the maximum of each hash and of its negative: the two
 agree where all ranks have the same. Besides, each rank has an element of its own, which says who
@@ -59,6 +63,8 @@ class StartCheck:
         self._process_set = process_set
         self._epoch = -1
         self._steps = 0
+        self._handle: int | None = None
+        self._slots: dict[str, int] = {}  # Of the options that were sent.
         self._has_warned = False
 
     def add(self, names: Mapping[torch.Tensor, str]) -> None:
@@ -66,42 +72,49 @@ class StartCheck:
         self._names |= names
 
     def count_step(self) -> None:
-        """Counts a step, and compares at the second one.
-
-        Collective: every rank of the process set must call it.
+        """Counts a step whose gradients were combined; sends hashes at the second, then compares.
 
         Raises:
             HorovodInternalError: A rank failed; on all ranks.
         """
         # After a join() ranks have made different numbers of steps, so they count anew.
         if self._epoch != _world.counting_epoch():
-            self._epoch, self._steps = _world.counting_epoch(), 0
+            self._epoch, self._steps, self._handle = _world.counting_epoch(), 0, None
         self._steps += 1
         if self._steps == 2 and self._process_set.size() != 1:
-            self._compare()
+            self._send()
+        elif self._handle is not None:
+            self._compare(self._handle)
+            self._handle = None
 
-    def _compare(self) -> None:
+    def _send(self) -> None:
         weights = [_hash(_bytes_of(p)) for p in self._names]
-        options, slots = self._options()
+        options, self._slots = self._options()
         own = torch.tensor(weights + options, dtype=torch.int64)
-        size, rank = self._process_set.size() or 1, self._process_set.rank() or 0
-        whole = torch.zeros(size, dtype=torch.int64)
-        whole[rank] = _hash(own.numpy().tobytes())
-        name = f"DistributedOptimizer.start.{digest_of(self._names.values())}"
+        whole = torch.zeros(self._process_set.size() or 1, dtype=torch.int64)
+        whole[self._process_set.rank() or 0] = _hash(own.numpy().tobytes())
+        self._handle = mpi_ops.allreduce_async_(
+            torch.cat([own, -own, whole]),
+            name=f"DistributedOptimizer.start.{digest_of(self._names.values())}",
+            op=Max,
+            process_set=self._process_set,
+        )
+
+    def _compare(self, handle: int) -> None:
         try:
-            found = mpi_ops.allreduce_(
-                torch.cat([own, -own, whole]), name=name, op=Max, process_set=self._process_set
-            )
+            found = mpi_ops.synchronize(handle)
         except RankMismatchError:  # Ranks have joined, or parameters differ, which others say.
             return
-        highest, lowest, ranks = found.split([own.numel(), own.numel(), size])
+        ranks = found[-(self._process_set.size() or 1) :]
+        highest, lowest = found[: -ranks.numel()].chunk(2)
         is_apart = bool(ranks.all()) and not torch.equal(highest, -lowest)
-        if rank == 0 and is_apart and not self._has_warned:
+        if (self._process_set.rank() or 0) == 0 and is_apart and not self._has_warned:
             self._has_warned = True
             differs = (highest != -lowest).tolist()
-            names = list(self._names.values())
+            count = len(differs) - _OPTIONS
+            names = list(self._names.values())[:count]
             of_names = [n for n, is_other in zip(names, differs, strict=False) if is_other]
-            of_options = [n for n in slots if differs[len(names) + slots[n]]]
+            of_options = [n for n, slot in self._slots.items() if differs[count + slot]]
             self._warn(ranks.tolist(), of_names, of_options)
 
     def _options(self) -> tuple[list[int], dict[str, int]]:
