@@ -153,16 +153,21 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             fusion=fusion,
             start_check=StartCheck(names, self.param_groups, process_set),
         )
-        if isinstance(compressor, AutoCompressor):
-            self._tuner = CompressionTuner(
-                compressor,
-                self._exchange.stream,
-                self._compressed.compresses,
-                process_set,
-                squares=is_adaptive(self.param_groups),
-            )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
-        weakref.finalize(self, self._exchange.remove_hooks).atexit = False
+        leave = weakref.finalize(self, self._exchange.remove_hooks)
+        leave.atexit = False
+        if isinstance(compressor, AutoCompressor):
+            try:
+                self._tuner = CompressionTuner(
+                    compressor,
+                    self._exchange.stream,
+                    self._compressed.compresses,
+                    process_set,
+                    squares=is_adaptive(self.param_groups),
+                )
+            except ValueError:
+                leave()  # Its budget is too small. Another optimizer may have the parameters.
+                raise
 
     def _arguments(self, memo: dict[int, Any]) -> tuple[Any, ...]:
         return (

@@ -17,6 +17,7 @@ def names_of_parameters() -> list[str]:
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
     unnamed = optimizer._parameter_names
     assert set(unnamed) == set(model.parameters())
+    del optimizer
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model[0].parameters(), lr=0.1), list(model.named_parameters())
     )
