@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from lightcc._warnings import programs_not_there
 from lightcc.runner import elastic_arguments, flags
-from lightcc.runner.agent.agent import SIGNAL_GRACE_S
 from lightcc.runner.dial.handshake import DEFAULT_PORT, split_address
+from lightcc.runner.grace import SIGNAL_GRACE_S
 from lightcc.runner.hosts import Host, assign_slots, parse_hosts, read_hostfile
 
 if TYPE_CHECKING:

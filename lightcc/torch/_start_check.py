@@ -64,7 +64,7 @@ class StartCheck:
         self._epoch = -1
         self._steps = 0
         self._handle: int | None = None
-        self._slots: dict[str, int] = {}  # Of the options that were sent.
+        self._slots: dict[str, int] = {}  # By option: the element that was sent for it.
         self._has_warned = False
 
     def add(self, names: Mapping[torch.Tensor, str]) -> None:

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from lightcc.runner.dial.seal import Seal
 
 TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL, where a rank has failed.
-SIGNAL_GRACE_S = 25.0  # Where SIGTERM asks for the end, unless the job says otherwise.
 #: What ranks get that the launcher or the agent gets.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 KILL_GRACE_S = 5.0  # From SIGKILL to giving up on what the kernel cannot kill.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from lightcc.runner.agent.agent import SIGNAL_GRACE_S, Agent
+from lightcc.runner.agent.agent import Agent
+from lightcc.runner.grace import SIGNAL_GRACE_S
 
 
 def main() -> int:

@@ -21,8 +21,9 @@ import time
 from typing import TYPE_CHECKING
 
 from lightcc._discovery import variables
-from lightcc.runner.agent.agent import PASSED_ON, SIGNAL_GRACE_S, Agent
+from lightcc.runner.agent.agent import PASSED_ON, Agent
 from lightcc.runner.dial import handshake
+from lightcc.runner.grace import SIGNAL_GRACE_S
 from lightcc.runner.hosts import MAX_RANKS
 
 if TYPE_CHECKING:

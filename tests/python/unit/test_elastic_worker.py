@@ -44,7 +44,7 @@ class Launcher:
         until = time.monotonic() + SOON_S
         while time.monotonic() < until:
             ((_, status),) = statuses(self.plans.entry_of(0))
-            if is_so(status):
+            if status is not None and is_so(status):
                 return status
             time.sleep(0.01)
         pytest.fail("the worker has not said so")
