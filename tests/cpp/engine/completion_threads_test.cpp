@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <future>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -22,10 +23,8 @@ TEST(CompletionThreads, run_one_after_another_elsewhere) {
       });
     }
   }
-  std::vector<int> expected;
-  for (int i = 0; i < 50; ++i) {
-    expected.push_back(i);
-  }
+  std::vector<int> expected(50);
+  std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(order, expected);
 }
 
