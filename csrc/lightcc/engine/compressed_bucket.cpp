@@ -1,6 +1,5 @@
 #include "lightcc/engine/compressed_bucket.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/grid/grid_plan.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/work.hpp"
 
