@@ -19,9 +19,8 @@ INPUT = b"I"  # Bytes for every rank's standard input; they precede the job.
 JOB = b"J"  # JSON: cwd, command, environment, ranks. An elastic job starts more ranks by another.
 STOP = b"D"  # End the rank: SIGTERM now, SIGKILL after a grace period; forget it once it is gone.
 SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
-TERMINATE = (
-    b"T"  # End everything: SIGTERM now, SIGKILL after a grace period: with rank 1, the job's.
-)
+# End everything: SIGTERM now, SIGKILL after a grace period, which with rank 1 is the job's.
+TERMINATE = b"T"
 KILL = b"K"  # End everything: SIGKILL now.
 PING = b"P"  # Asks for a PONG: whether the agent still goes on.
 BYE = b"B"  # To a worker that has dialled in: the job is over, and nothing is lost.

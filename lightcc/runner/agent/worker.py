@@ -63,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
         type=seconds,
         default=SIGNAL_GRACE_S,
         metavar="S",
-        help="how long ranks may go on after SIGTERM, until the job goes on without them (25)",
+        help="how long ranks may go on after SIGTERM, until the job goes on without them "
+        f"({SIGNAL_GRACE_S:g})",
     )
     return parser
 

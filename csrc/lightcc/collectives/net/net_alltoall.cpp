@@ -23,16 +23,6 @@
 namespace lightcc {
 namespace {
 
-std::vector<std::size_t> starts_of(const std::vector<std::size_t>& blocks) {
-  std::vector<std::size_t> starts;
-  std::size_t total = 0;
-  for (const std::size_t block : blocks) {
-    starts.push_back(total);
-    total += block;
-  }
-  return starts;
-}
-
 /// Advances the first `window` unfinished streams; true when anything moved.
 template <typename Stream>
 Result<bool> advance_window(std::vector<Stream>& streams,

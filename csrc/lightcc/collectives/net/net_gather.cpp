@@ -45,12 +45,7 @@ class NetGatherDirect final : public NetWork {
 
  private:
   Status begin() override {
-    std::vector<std::size_t> offsets;
-    std::size_t total = 0;
-    for (const std::size_t block : bytes_) {
-      offsets.push_back(total);
-      total += block;
-    }
+    const std::vector<std::size_t> offsets = starts_of(bytes_);
     const auto own = static_cast<std::size_t>(links().rank());
     const std::size_t piece = links().options().chunk_bytes;
     for (int distance = 1; distance < links().size(); ++distance) {
@@ -109,11 +104,7 @@ class NetGatherRing final : public NetWork {
   };
 
   Status begin() override {
-    std::size_t total = 0;
-    for (const std::size_t block : bytes_) {
-      offsets_.push_back(total);
-      total += block;
-    }
+    offsets_ = starts_of(bytes_);
     rank_ = static_cast<std::size_t>(links().rank());
     own_pieces_ = cut_of(rank_).pieces();
     copy_own(in_, out_ + offsets_[rank_], bytes_[rank_]);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
@@ -27,6 +28,17 @@ struct PieceCut {
     return std::min(piece_bytes, bytes - offset(piece));
   }
 };
+
+/// Where each of `blocks`, which lie in a row, begins.
+inline std::vector<std::size_t> starts_of(const std::vector<std::size_t>& blocks) {
+  std::vector<std::size_t> starts;
+  std::size_t total = 0;
+  for (const std::size_t block : blocks) {
+    starts.push_back(total);
+    total += block;
+  }
+  return starts;
+}
 
 class NetSendStream {
  public:
