@@ -16,7 +16,6 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
-#include "lightcc_cuda/staging/stream_event.hpp"
 #include "lightcc_cuda/staging/stream_order.hpp"
 
 namespace lightcc::cuda::cuda_capture_test {
@@ -59,7 +58,7 @@ void run_all(World& world, int rank) {
       operation.request.splits = {400, 300, 300};
     }
     operation = tensor.put(std::move(operation));
-    operation.ready = value(record_ready_event(framework.context(), framework.stream()));
+    operation.ready = framework.ready_event();
     const auto ended = run_one(world, std::move(operation));
     EXPECT_TRUE(ended.ok()) << name << ": " << ended.status().message();
   });

@@ -21,7 +21,6 @@
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/rows/gpu_rows.hpp"
-#include "lightcc_cuda/staging/stream_event.hpp"
 #include "lightcc_cuda/timeline_rows.hpp"
 
 namespace lightcc::cuda::cuda_rows_test {
@@ -61,8 +60,7 @@ void reduce(World& world,
   if (compression != nullptr) {
     operation.request.signature.compression = *compression;
   }
-  operation.ready =
-      value(record_ready_event(framework.context(), framework.stream(), timing_for(world)));
+  operation.ready = framework.ready_event(timing_for(world));
   const auto ended = run_one(world, std::move(operation));
   ASSERT_TRUE(ended.ok()) << ended.status().message();
   if (compression == nullptr) {
@@ -259,8 +257,7 @@ TEST(CudaRows, each_gpu_of_a_rank_has_rows) {
       Operation operation =
           operation_on(OpType::kAllreduce, i == 0 ? "a" : "b", i == 0 ? data : more);
       operations.push_back(tensors[i].put(std::move(operation)));
-      operations.back().ready = value(
-          record_ready_event(frameworks[i]->context(), frameworks[i]->stream(), timing_for(world)));
+      operations.back().ready = frameworks[i]->ready_event(timing_for(world));
     }
     ASSERT_TRUE(lightcc::testing::run_together(world, std::move(operations)).ok());
     world.stop_timeline();

@@ -22,7 +22,6 @@
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
-#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda::cuda_staging_test {
 namespace {
@@ -199,7 +198,7 @@ TEST(CudaStagingOrder, an_input_is_read_when_its_stream_has_written_it) {
       tensor.write(data);
       Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
       operation.request.signature.reduce_op = ReduceOp::kSum;
-      operation.ready = value(record_ready_event(framework.context(), framework.stream()));
+      operation.ready = framework.ready_event();
       ASSERT_TRUE(run_one(world, std::move(operation)).ok());
       EXPECT_EQ(tensor.read(), Numbers(1000, 2.0F * static_cast<float>(step + 1))) << rank;
     }

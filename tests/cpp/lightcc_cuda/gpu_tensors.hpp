@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -18,6 +20,7 @@
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "lightcc_cuda/staging/stream_order.hpp"
 
 namespace lightcc::cuda::testing {
 
@@ -38,6 +41,7 @@ class Framework {
         context_(value(Context::retain(driver_, device))),
         current_(context_),
         stream_(value(Stream::create(driver_))),
+        order_(make_stream_order()),
         device_(device) {}
 
   const Driver& driver() const { return driver_; }
@@ -45,12 +49,19 @@ class Framework {
   StreamHandle* stream() const { return stream_.get(); }
   int device() const { return device_; }
   void wait() const { EXPECT_TRUE(stream_.wait().ok()); }
+  /// When the stream has done what it was given so far. The event outlives this, as a bucket that
+  /// its device has not finished holds it after its ranks have their results.
+  std::shared_ptr<ReadyEvent> ready_event(Timing timing = Timing::kUnknown) const {
+    return value(order_->record(
+        {{.device = device_, .handle = reinterpret_cast<std::uintptr_t>(stream_.get())}}, timing));
+  }
 
  private:
   Driver driver_;
   Context context_;
   CurrentContext current_;
   Stream stream_;
+  std::shared_ptr<StreamOrder> order_;
   int device_;
 };
 

@@ -21,7 +21,6 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
-#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda::nccl_enqueued_test {
 namespace {
@@ -363,7 +362,7 @@ std::function<bool()> after(std::chrono::seconds patience) {
 }
 
 Operation behind(const Framework& framework, Operation operation) {
-  operation.ready = value(record_ready_event(framework.context(), framework.stream()));
+  operation.ready = framework.ready_event();
   return operation;
 }
 
