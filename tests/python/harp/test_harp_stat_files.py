@@ -127,7 +127,7 @@ def test_a_block_that_is_being_written_is_read_again() -> None:
 ORIGINAL = encode_file(example(written_ns=1))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     changes=st.lists(
         st.tuples(

@@ -25,7 +25,7 @@ WORKERS = np.array([[-3.0, 2.0, 2.0], [2.0, -3.0, 2.0], [2.0, 2.0, -3.0]])
 GROWTH = 11 / 6
 
 
-RATE, STEPS = 0.02, 600
+RATE, STEPS = 0.04, 300
 
 
 def descend(steps: int, error_feedback: bool) -> list[list[float]]:

@@ -93,7 +93,7 @@ FLAG = {**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": "1"}
 
 def test_the_flag_warns_once_by_name_where_much_is_kept_back() -> None:
     env = {**FLAG, "LIGHT_TOPK_OPTIMIZER": "0", "LIGHT_TOPK_RATIO": "0.001"}
-    first, *others = spawn_ranks(guarded_in_turn, 4, 400, env=env)
+    first, *others = spawn_ranks(guarded_in_turn, 4, 200, env=env)
     assert others == [[[], []]] * 3
     named = ("up to 0.5 times does little harm: ", "up to 8 times does little harm: 0.weight (")
     for told, text in zip(first, named, strict=True):
@@ -105,4 +105,4 @@ def test_the_flag_warns_once_by_name_where_much_is_kept_back() -> None:
 
 def test_nothing_is_said_where_the_flag_does_little_harm() -> None:
     env = {**FLAG, "LIGHT_TOPK_RATIO": "0.05"}
-    assert spawn_ranks(guarded_in_turn, 4, 200, env=env) == [[[], []]] * 4
+    assert spawn_ranks(guarded_in_turn, 4, 100, env=env) == [[[], []]] * 4
