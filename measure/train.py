@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import train_report
 from lightcc.bench import report
-from lightcc.bench.arguments import names, positive, rate, share, variants
+from lightcc.bench.arguments import names, positive, rate, variants
 from lightcc.bench.cases import SizeError, parse_size
 from lightcc.bench.cluster import ClusterError, make_hosts, parse_rate
 from lightcc.bench.facts import machine_facts
@@ -32,7 +32,7 @@ from lightcc.bench.layer_table import TableError, Training, read_table
 from lightcc.bench.measure import WireMeter, differing
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError
 from lightcc.bench.signals import ending_in_good_order
-from lightcc.bench.variants import ALGORITHMS, Variant, with_ratio
+from lightcc.bench.variants import ALGORITHMS, Variant
 from lightcc.bench.workers import WorkerGroup
 from train_report import Steps
 
@@ -88,7 +88,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tcp-rate", action="store_true",
         help="hosts in name only, without root: ranks limit themselves by LIGHT_TCP_RATE; "
         "variants on gloo are left out")  # fmt: skip
-    add("--topk-ratio", type=share, default="0.01", metavar="R")
     add("--horovod-fusion", default="128M", metavar="SIZE", help="HOROVOD_FUSION_THRESHOLD")
     add("--steps", type=positive, default=5, help="timed ones in a turn")
     add("--warmup", type=positive, default=2, help="steps before them")
@@ -109,7 +108,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         trainings = [table[name] for name in names(tuple(table), "model")(",".join(args.models))]
     except (TableError, SizeError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
-    args.variants = with_ratio(args.variants, args.topk_ratio)
     args.num_ranks = args.hosts * args.ranks_per_host
     with contextlib.ExitStack() as stack:
         file = report.open_json(args.json, stack)
@@ -131,7 +129,7 @@ def make_plan(training: Training, variant: Scheduled, args: argparse.Namespace) 
     return {
         "model": training.name,
         "schedule": variant.schedule,
-        "ratio": args.topk_ratio if variant.is_lossy else None,
+        "ratio": variant.ratio,
         "forward_s": training.forward_s * args.time_scale,
         "layers": [
             {"backward_s": layer.backward_s * args.time_scale, "gradients": layer.counts[::-1]}
@@ -215,10 +213,6 @@ class Run:
                 meter.note(answers)
         except PeerError as error:
             steps.note = str(error)
-            return
-        lacking = next((answer for answer in answers if "unsupported" in answer), None)
-        if lacking is not None:
-            steps.note = f"does not have {lacking['unsupported']}"
             return
         steps.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]
         steps.cpu_s += [sum(answer["cpu_s"] for answer in answers) / len(answers)]

@@ -201,11 +201,7 @@ class Training:
     """One rank's gradients, and the steps over them."""
 
     def __init__(self, library: Any, plan: dict[str, Any]) -> None:
-        """`plan` is as `train.make_plan` writes it; layers come in the order of back-propagation.
-
-        Raises:
-            UnsupportedError: The library lacks what the plan asks for.
-        """
+        """`plan` is as `train.make_plan` writes it; layers are in the order of back-propagation."""
         self._library = library
         self._plan = plan
         counts = [count for layer in plan["layers"] for count in layer["gradients"]]

@@ -12,18 +12,8 @@ from dataclasses import dataclass
 
 from lightcc.bench.models import gradients
 
-DTYPES = {
-    "uint8": 1,
-    "int8": 1,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-}
-OPS = ("sum", "average", "min", "max", "prod")
-COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
-REDUCING = ("allreduce", "reducescatter")
+ITEM_BYTES = 4  # All elements are float32, and reductions are sums.
+COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 _DIVIDED = ("allgather", "alltoall", "reducescatter")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
@@ -43,15 +33,13 @@ class Case:
 
     collective: str
     counts: tuple[int, ...]  # Elements of each tensor; more than one for a model.
-    dtype: str
-    op: str
     inplace: bool
     model: str = ""
 
     @property
     def size_bytes(self) -> int:
         """The size that bandwidth is computed from."""
-        return sum(self.counts) * DTYPES[self.dtype]
+        return sum(self.counts) * ITEM_BYTES
 
     def bus_factor(self, num_ranks: int) -> float:
         """How many times the size crosses the slowest link, per nccl-tests' PERFORMANCE.md."""
@@ -61,7 +49,7 @@ class Case:
 
     def min_bytes_of_host(self, num_ranks: int, num_hosts: int) -> float:
         """The bytes that the host which sends most cannot avoid to send; two levels reach that."""
-        if num_hosts == 1 or self.collective == "barrier":
+        if num_hosts == 1:
             return 0.0
         share = (num_hosts - 1) / num_hosts * self.size_bytes
         if self.collective == "alltoall":
@@ -97,10 +85,9 @@ class Case:
         }
         if ratio is None:
             return formulas.get(name)
-        item = DTYPES[self.dtype]
-        large = sum(count for count in self.counts if count * item >= _TOPK_THRESHOLD_BYTES)
-        lists = ratio * large * (item + _INDEX_BYTES) * (num_hosts - 1)
-        return lists + minimum * (1 - large * item / self.size_bytes)
+        large = sum(count for count in self.counts if count * ITEM_BYTES >= _TOPK_THRESHOLD_BYTES)
+        lists = ratio * large * (ITEM_BYTES + _INDEX_BYTES) * (num_hosts - 1)
+        return lists + minimum * (1 - large * ITEM_BYTES / self.size_bytes)
 
 
 def size_text(size: int) -> str:
@@ -139,19 +126,15 @@ def parse_sizes(text: str) -> list[int]:
     return sizes
 
 
-def size_case(
-    collective: str, size_bytes: int, num_ranks: int, *, dtype: str, op: str, inplace: bool
-) -> Case:
+def size_case(collective: str, size_bytes: int, num_ranks: int, *, inplace: bool) -> Case:
     """Returns the case of one size, rounded to whole elements (and ranks, where they divide it)."""
-    count = max(1, size_bytes // DTYPES[dtype])
-    if collective == "barrier":
-        count = 0
-    elif collective in _DIVIDED:
+    count = max(1, size_bytes // ITEM_BYTES)
+    if collective in _DIVIDED:
         count = max(1, count // num_ranks) * num_ranks
     inplace = (inplace and collective == "allreduce") or collective == "broadcast"
-    return Case(collective, (count,), dtype, op if collective in REDUCING else "none", inplace)
+    return Case(collective, (count,), inplace)
 
 
-def model_case(model: str, *, dtype: str, op: str) -> Case:
+def model_case(model: str) -> Case:
     """Returns the case of one training step's gradients: all reduced in place, last layer first."""
-    return Case("allreduce", tuple(gradients(model)), dtype, op, inplace=True, model=model)
+    return Case("allreduce", tuple(gradients(model)), inplace=True, model=model)

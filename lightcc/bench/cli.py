@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lightcc.bench import cases, report
-from lightcc.bench.arguments import names, positive, rate, share, variants
+from lightcc.bench.arguments import names, positive, rate, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PEERS, PeerError, setup
-from lightcc.bench.variants import COLLECTIVES, Variant, with_ratio
+from lightcc.bench.variants import COLLECTIVES, Variant
 from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
@@ -50,13 +50,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("collective", choices=cases.COLLECTIVES)
     add("-np", "--num-proc", type=positive, default=2, metavar="N", help="ranks (2)")
     add("--sizes", default="4K:64M", metavar="A:B", help="from:to by 4, or a list (4K:64M)")
-    add("--dtype", choices=tuple(cases.DTYPES), default="float32")
-    add("--op", choices=cases.OPS, default="sum")
     add("--inplace", action="store_true", help="allreduce in place")
     add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
     add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="in turns")
     add("--variants", type=variants(COLLECTIVES), metavar="V,V:VARIABLE=VALUE", help=_VARIANTS)
-    add("--topk-ratio", type=share, default=0.01, metavar="R", help="of 2d+topk (0.01)")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
     add("--hosts", type=positive, default=1, metavar="N", help="namespaces to spread ranks over")
     add("--link", type=rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
@@ -88,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sizes: {error}")
     if args.num_proc % args.hosts != 0:
         parser.error(f"--hosts {args.hosts} does not divide the {args.num_proc} ranks (-np)")
-    wanted = with_ratio(args.variants or [COLLECTIVES[LIGHTCC]], args.topk_ratio)
+    wanted = [*(args.variants or [COLLECTIVES[LIGHTCC]])]
     wanted += [COLLECTIVES[name] for name in args.peer or []]
-    if any(variant.is_lossy for variant in wanted) and args.collective != "allreduce":
+    if any(variant.ratio for variant in wanted) and args.collective != "allreduce":
         parser.error("2d+topk is for allreduce")
     if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
         parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
@@ -123,18 +120,10 @@ def _setup_peers(words: list[str]) -> int:
 
 def _plan(args: argparse.Namespace) -> list[cases.Case]:
     if args.model:
-        return [cases.model_case(name, dtype=args.dtype, op=args.op) for name in args.model]
-    sizes = [0] if args.collective == "barrier" else cases.parse_sizes(args.sizes)
+        return [cases.model_case(name) for name in args.model]
     return [
-        cases.size_case(
-            args.collective,
-            size,
-            args.num_proc,
-            dtype=args.dtype,
-            op=args.op,
-            inplace=args.inplace,
-        )
-        for size in sizes
+        cases.size_case(args.collective, size, args.num_proc, inplace=args.inplace)
+        for size in cases.parse_sizes(args.sizes)
     ]
 
 
@@ -172,20 +161,19 @@ def _measure(
     for group in groups:
         out.write(f"# {group.name}: {group.version}\n")
     mode = "in place" if planned[0].inplace else "out of place"
-    out.write(f"# {args.collective} of {planned[0].dtype}, {planned[0].op},")
-    out.write(f" {args.num_proc} ranks,")
-    out.write(f" {mode}; times of the slowest rank, bandwidths in GB/s\n")
+    out.write(f"# {args.collective} of float32, {args.num_proc} ranks, {mode};")
+    out.write(" times of the slowest rank, bandwidths in GB/s\n")
     if hosts is not None:
         out.write(f"# {hosts.describe()}\n")
     out.write(report.table_header(hosts=hosts is not None) + "\n")
-    ratios = {group.name: args.topk_ratio for group in groups if group.is_lossy}
+    ratios = {group.name: group.ratio for group in groups}
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
     rows = []
     for case in planned:
         if case.model:
             out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
             out.flush()
-        measured = run_case(case, groups, effort, hosts, args.topk_ratio)
+        measured = run_case(case, groups, effort, hosts)
         base = groups[0].name
         for row in report.make_rows(case, args.num_proc, measured, hosts, base=base, ratios=ratios):
             rows.append(row)

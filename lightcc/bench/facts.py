@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 def _search(path: str, pattern: str) -> str:
@@ -21,16 +18,10 @@ def _search(path: str, pattern: str) -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns processor, cores, memory, kernel, versions and load."""
-    memory_kib = int(_search("/proc/meminfo", r"MemTotal:\s+(\d+)") or 0)
+    """Returns processor, cores, kernel and load."""
     return {
         "cpu": _search("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.machine(),
-        "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)),
-        "memory_gib": round(memory_kib / 2**20, 1),
         "kernel": platform.release(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
         "load_average": os.getloadavg()[0],
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

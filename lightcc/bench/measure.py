@@ -24,7 +24,7 @@ MEMCPY = "memcpy"
 _MODEL_MODES = {
     "lightcc": ("async",),
     "gloo": ("bucket25", "async"),
-    "mpi": ("iallreduce", "loop", "flat"),
+    "mpi": ("iallreduce", "loop"),
 }
 
 
@@ -73,18 +73,14 @@ def run_case(
     groups: list[WorkerGroup],
     effort: Effort,
     hosts: Cluster | NominalHosts | None = None,
-    ratio: float | None = None,
 ) -> list[Samples]:
-    """Measures one case on all libraries, and the memcpy floor on the first one's ranks.
-
-    `ratio` is the share of the elements that groups that are lossy keep.
-    """
+    """Measures one case on all libraries, and the memcpy floor on the first one's ranks."""
     plan = [
         (group, Samples(group.name, mode))
         for group in groups
         for mode in modes_of(group.name, case)
     ]
-    if case.collective != "barrier" and groups:
+    if groups:
         plan.append((groups[0], Samples(MEMCPY)))
     for round_number in range(effort.rounds):
         check = round_number in (0, effort.rounds - 1)
@@ -92,8 +88,7 @@ def run_case(
             if samples.note:
                 continue
             with WireMeter(hosts) as meter:
-                kept = ratio if group.is_lossy else None
-                answers = _run_round(case, group, samples, effort, check=check, ratio=kept)
+                answers = _run_round(case, group, samples, effort, check=check)
                 meter.note(answers)
             samples.wire_bytes += meter.bytes
     return [samples for _, samples in plan]
@@ -144,10 +139,8 @@ def _run_round(
     effort: Effort,
     *,
     check: bool,
-    ratio: float | None,
 ) -> list[dict[str, Any]]:
-    described: dict[str, Any] = asdict(case) | {"counts": list(case.counts), "mode": samples.mode}
-    described["ratio"] = ratio
+    described: dict[str, Any] = asdict(case) | {"mode": samples.mode, "ratio": group.ratio}
     if samples.library == MEMCPY:
         described |= {"collective": MEMCPY, "counts": [sum(case.counts)], "inplace": False}
     iterations = effort.iterations_for(case)
@@ -162,10 +155,6 @@ def _run_round(
     except PeerError as error:
         samples.note = str(error)
         return []
-    for answer in answers:
-        if "unsupported" in answer:
-            samples.note = f"does not have {answer['unsupported']}"
-            return []
     samples.calls += effort.warmup + iterations + check
     samples.errors += sum(answer["errors"] for answer in answers) + differing(answers)
     samples.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]

@@ -45,8 +45,6 @@ class Row:
     size_bytes: int
     count: int
     tensors: int
-    dtype: str
-    op: str
     inplace: bool
     library: str
     mode: str
@@ -80,7 +78,7 @@ def make_rows(
     hosts: Cluster | NominalHosts | None = None,
     *,
     base: str = LIGHTCC,
-    ratios: dict[str, float] | None = None,
+    ratios: dict[str, float | None] | None = None,
 ) -> list[Row]:
     """Computes the rows of one case; the column `ratio` is a median over that of `base`.
 
@@ -152,8 +150,6 @@ def _make_row(
         size_bytes=case.size_bytes,
         count=sum(case.counts),
         tensors=len(case.counts),
-        dtype=case.dtype,
-        op=case.op,
         inplace=case.inplace,
         library=samples.library,
         mode=samples.mode,

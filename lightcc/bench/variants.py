@@ -8,14 +8,11 @@ same library and variables share ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from lightcc.bench.peers import LIGHTCC, PEERS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
+_RATIO = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
@@ -34,9 +31,10 @@ class Variant:
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
-    def is_lossy(self) -> bool:
-        """Whether its results are not the exact sums."""
-        return (_TOPK, "1") in self.environment
+    def ratio(self) -> float | None:
+        """The share of the elements that it sends; None: its results are the exact sums."""
+        variables = dict(self.environment)
+        return float(variables[_RATIO]) if variables.get(_TOPK) == "1" else None
 
     @property
     def uses_tcp(self) -> bool:
@@ -50,7 +48,7 @@ V = TypeVar("V", bound=Variant)
 def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
     environment = [(_TWO_LEVEL, str(int(two_level)))]
     if topk:
-        environment.append((_TOPK, "1"))
+        environment += [(_TOPK, "1"), (_RATIO, "0.01")]
     return Variant(label, environment=tuple(environment))
 
 
@@ -94,13 +92,3 @@ def parse_variants(text: str, known: dict[str, V]) -> list[V]:
         merged = dict(variant.environment) | {variable: value for variable, _, value in pairs}
         found.append(replace(variant, label=words, environment=tuple(sorted(merged.items()))))
     return found
-
-
-def with_ratio(variants: Iterable[V], ratio: float) -> list[V]:
-    """Returns `variants`, the lossy ones sending the share `ratio` of the elements."""
-    return [
-        replace(v, environment=(*v.environment, (RATIO_VARIABLE, f"{ratio:g}")))
-        if v.is_lossy and RATIO_VARIABLE not in dict(v.environment)
-        else v
-        for v in variants
-    ]

@@ -7,11 +7,11 @@ answers are lines of JSON.
 
 Each timed iteration follows a barrier over shared memory that does not use the library, so that no
 library's own barrier flatters or harms its figures. Results are checked against sums of small
-integers, which are exact in every type, on request and outside the timed part. Where a compression
+integers, which are exact, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-The barrier is in `spin_barrier`, which is loaded from beside this file. A request may name another
-file that measures with the library, as `measure/train.py` of the sources does.
+A request may name another file that measures with the library, as `measure/train.py` of the
+sources does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import gc
 import importlib
 import importlib.util
 import json
+import mmap
 import os
 import socket
 import sys
 import time
 import zlib
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,22 +37,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lightcc.bench.spin_barrier import SpinBarrier
-
     Array = NDArray[Any]
 
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel's default.
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add,
-    "average": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "prod": np.multiply,
-}
-
-
-class UnsupportedError(Exception):
-    """The library does not have what the case asks for."""
+_BARRIER_S = 300.0
+_LINE = 64  # Bytes; one cache line per rank.
 
 
 class Library(Protocol):
@@ -75,13 +64,11 @@ class Library(Protocol):
 def hvd_call(hvd: Any, case: dict[str, Any], ins: list[Any]) -> Callable[[], Any]:
     """Returns the call of `case`."""
     x = ins[0]
-    names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
-    op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
     if case["mode"] == "async":
 
         def all_async() -> None:
             handles = [
-                hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
+                hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"gradient.{index}")
                 for index, tensor in enumerate(ins)
             ]
             for handle in handles:
@@ -90,13 +77,12 @@ def hvd_call(hvd: Any, case: dict[str, Any], ins: list[Any]) -> Callable[[], Any
         return all_async
     calls: dict[str, Callable[[], Any]] = {
         "allreduce": lambda: (hvd.allreduce_ if case["inplace"] else hvd.allreduce)(
-            x, op=op, name="bench"
+            x, op=hvd.Sum, name="bench"
         ),
         "allgather": lambda: hvd.allgather(x, name="bench"),
         "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
         "alltoall": lambda: hvd.alltoall(x, name="bench"),
-        "reducescatter": lambda: hvd.reducescatter(x, op=op, name="bench"),
-        "barrier": hvd.barrier,
+        "reducescatter": lambda: hvd.reducescatter(x, op=hvd.Sum, name="bench"),
     }
     return calls[case["collective"]]
 
@@ -145,16 +131,12 @@ class Gloo:
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         dist = self.dist
-        names = {"sum": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
-        if case["op"] != "none" and case["op"] not in names:
-            raise UnsupportedError(case["op"])
-        op = getattr(dist.ReduceOp, names.get(case["op"], "SUM"))
         tensors = [self.torch.as_tensor(array) for array in ins]  # Over the same memory.
         results = [self.torch.as_tensor(array) for array in outs]
         if case["mode"] in ("async", "bucket25"):
 
             def all_async() -> None:
-                works = [dist.all_reduce(tensor, op=op, async_op=True) for tensor in tensors]
+                works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()
 
@@ -163,15 +145,14 @@ class Gloo:
 
         def out_of_place() -> None:
             y.copy_(x)
-            dist.all_reduce(y, op=op)
+            dist.all_reduce(y)
 
         calls: dict[str, Callable[[], Any]] = {
-            "allreduce": (lambda: dist.all_reduce(x, op=op)) if case["inplace"] else out_of_place,
+            "allreduce": (lambda: dist.all_reduce(x)) if case["inplace"] else out_of_place,
             "allgather": lambda: dist.all_gather_into_tensor(y, x),
             "broadcast": lambda: dist.broadcast(x, src=0),
             "alltoall": lambda: dist.all_to_all_single(y, x),
-            "reducescatter": lambda: dist.reduce_scatter_tensor(y, x, op=op),
-            "barrier": dist.barrier,
+            "reducescatter": lambda: dist.reduce_scatter_tensor(y, x),
         }
         return calls[case["collective"]]
 
@@ -198,31 +179,26 @@ class Mpi:
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         mpi, comm = self._mpi, self._comm
-        ops = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "prod": mpi.PROD}
-        if case["op"] != "none" and case["op"] not in ops:
-            raise UnsupportedError(case["op"])
-        op = ops.get(case["op"])
         if case["mode"] == "iallreduce":
             return lambda: mpi.Request.Waitall(
-                [comm.Iallreduce(mpi.IN_PLACE, array, op) for array in ins]
+                [comm.Iallreduce(mpi.IN_PLACE, array) for array in ins]
             )
-        if case["mode"] in ("loop", "flat"):
+        if case["mode"] == "loop":
 
             def loop() -> None:
                 for array in ins:
-                    comm.Allreduce(mpi.IN_PLACE, array, op)
+                    comm.Allreduce(mpi.IN_PLACE, array)
 
             return loop
         x, y = ins[0], outs[0]
         source = mpi.IN_PLACE if case["inplace"] else x
         target = x if case["inplace"] else y
         calls: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: comm.Allreduce(source, target, op),
+            "allreduce": lambda: comm.Allreduce(source, target),
             "allgather": lambda: comm.Allgather(x, y),
             "broadcast": lambda: comm.Bcast(x, 0),
             "alltoall": lambda: comm.Alltoall(x, y),
-            "reducescatter": lambda: comm.Reduce_scatter_block(x, y, op),
-            "barrier": comm.Barrier,
+            "reducescatter": lambda: comm.Reduce_scatter_block(x, y),
         }
         return calls[case["collective"]]
 
@@ -245,7 +221,6 @@ class Prepared:
     def __init__(self, library: Library, case: dict[str, Any]) -> None:
         self._library = library
         self._case = case
-        dtype = np.dtype(case["dtype"])
         counts, size = case["counts"], library.size
         if case["collective"] == "allgather":
             in_counts, out_counts = [counts[0] // size], counts
@@ -254,8 +229,8 @@ class Prepared:
         else:
             in_counts, out_counts = counts, [0] if case["inplace"] else counts
         self._sizes = in_counts
-        self._inputs, self._called_on = _layout(in_counts, dtype, case["mode"])
-        self._outputs = [np.ones(count, dtype) for count in out_counts]
+        self._inputs, self._called_on = _layout(in_counts, case["mode"])
+        self._outputs = [np.ones(count, np.float32) for count in out_counts]
         if case["collective"] == "memcpy":
             target, source = self._outputs[0], self._inputs[0]
             self.call: Callable[[], Any] = lambda: np.copyto(target, source)
@@ -267,11 +242,10 @@ class Prepared:
 
         Where the case has a `ratio`, no element is wrong, but all ranks must have the same sum.
         """
-        if self._case["collective"] in ("barrier", "memcpy"):
+        if self._case["collective"] == "memcpy":
             return 0, 0
-        rank, dtype = self._library.rank, np.dtype(self._case["dtype"])
         for count, tensor in zip(self._sizes, self._inputs, strict=True):
-            tensor[...] = _pattern(count, rank, dtype)
+            tensor[...] = _pattern(count, self._library.rank)
         output = self.call()
         if output is None or self._case["mode"]:
             given = self._inputs if self._case["inplace"] else self._outputs
@@ -282,14 +256,14 @@ class Prepared:
             return 0, digest(results)
         errors = 0
         for count, result in zip(self._sizes, results, strict=True):
-            expected = self._expected(count, dtype)
+            expected = self._expected(count)
             same_size = result.size == expected.size
             errors += int((result != expected).sum()) if same_size else expected.size
         return errors, 0
 
-    def _expected(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def _expected(self, count: int) -> Array:
         rank, size, collective = self._library.rank, self._library.size, self._case["collective"]
-        of = [_pattern(count, peer, dtype) for peer in range(size)]
+        of = [_pattern(count, peer) for peer in range(size)]
         if collective == "broadcast":
             return of[0]
         if collective == "allgather":
@@ -297,10 +271,8 @@ class Prepared:
         share = slice(rank * (count // size), (rank + 1) * (count // size))
         if collective == "alltoall":
             return np.concatenate([values[share] for values in of])
-        total = reduce(_COMBINE[self._case["op"]], of)
-        if self._case["op"] == "average":
-            total = (total / size).astype(dtype)
-        return np.asarray(total[share] if collective == "reducescatter" else total)
+        total: Array = np.sum(of, axis=0)
+        return total[share] if collective == "reducescatter" else total
 
     def clear(self) -> None:
         """Zeroes the inputs: sums of zeros do not grow over thousands of in-place iterations."""
@@ -316,27 +288,51 @@ def digest(arrays: list[Array]) -> int:
     return value
 
 
-def _pattern(count: int, rank: int, dtype: np.dtype[Any]) -> Array:
-    return np.resize(np.arange(5, dtype=dtype) + dtype.type(rank + 1), count)
+def _pattern(count: int, rank: int) -> Array:
+    return np.resize(np.arange(5, dtype=np.float32) + np.float32(rank + 1), count)
 
 
-def _layout(counts: list[int], dtype: np.dtype[Any], mode: str) -> tuple[list[Array], list[Array]]:
+def _layout(counts: list[int], mode: str) -> tuple[list[Array], list[Array]]:
     """Returns the tensors and what is handed to the library: them, or flat buffers they lie in."""
-    if mode not in ("flat", "bucket25"):
-        tensors = [np.ones(count, dtype) for count in counts]
+    if mode != "bucket25":
+        tensors = [np.ones(count, np.float32) for count in counts]
         return tensors, tensors
-    limit = sum(counts) if mode == "flat" else BUCKET_BYTES // dtype.itemsize
+    limit = BUCKET_BYTES // 4
     groups: list[list[int]] = [[]]
     for count in counts:
         if groups[-1] and sum(groups[-1]) + count > limit:
             groups.append([])
         groups[-1].append(count)
-    buffers = [np.ones(sum(group), dtype) for group in groups]
+    buffers = [np.ones(sum(group), np.float32) for group in groups]
     views: list[Array] = []
     for buffer, group in zip(buffers, groups, strict=True):
         edges = np.cumsum([0, *group]).tolist()
         views += [buffer[first:last] for first, last in pairwise(edges)]
     return views, buffers
+
+
+class SpinBarrier:
+    """A counter per rank in a file that all ranks map; nobody sleeps in it."""
+
+    def __init__(self, path: Path, rank: int, size: int) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), size * _LINE)
+        self._counters = memoryview(self._map).cast("q")
+        self._rank, self._size, self._round = rank, size, 0
+
+    def wait(self) -> None:
+        """Returns when every rank has come."""
+        self._round += 1
+        step = _LINE // 8
+        counters, here = self._counters, self._round
+        counters[self._rank * step] = here
+        deadline = time.monotonic() + _BARRIER_S
+        for peer in range(self._size):
+            while counters[peer * step] < here:
+                os.sched_yield()
+                if time.monotonic() > deadline:
+                    msg = f"rank {peer} did not come to the barrier"
+                    raise RuntimeError(msg)
 
 
 class Worker:
@@ -358,8 +354,6 @@ class Worker:
     def _try(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             return self._measure(request)
-        except UnsupportedError as error:
-            return {"unsupported": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever a library raises is its result.
             return {"failed": f"{type(error).__name__}: {error}"}
 
@@ -420,8 +414,7 @@ def main() -> None:
     library = LIBRARIES[name]()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        spin_barrier = _load(Path(__file__).with_name("spin_barrier.py"))
-        barrier = spin_barrier.SpinBarrier(Path(barrier_file), library.rank, library.size)
+        barrier = SpinBarrier(Path(barrier_file), library.rank, library.size)
         Worker(library, connection, barrier).serve()
     library.close()
 

@@ -64,7 +64,7 @@ class WorkerGroup:
             PeerError: The peer is not installed, or cannot run on such hosts.
         """
         self.name = variant.label
-        self.is_lossy = variant.is_lossy
+        self.ratio = variant.ratio
         self.version = ""
         self._num_ranks = num_ranks
         self._hosts_given = hosts

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from iproute import ip
 
@@ -20,17 +19,14 @@ from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import Effort, WireMeter, differing, run_case
 from lightcc.bench.models import gradients
 from lightcc.bench.peers import PeerError, find
-from lightcc.bench.variants import (
-    COLLECTIVES,
-    VariantError,
-    parse_variants,
-    with_ratio,
-)
+from lightcc.bench.variants import COLLECTIVES, VariantError, parse_variants
 from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    import numpy as np
 
 
 # -- Sizes and models -----------------------------------------------------------------------------
@@ -85,15 +81,15 @@ def test_gradients_come_last_layer_first() -> None:
 
 def test_counts_that_ranks_share_are_multiples_of_them() -> None:
     for collective in ("allgather", "alltoall", "reducescatter"):
-        case = size_case(collective, 1000, 3, dtype="float32", op="sum", inplace=True)
+        case = size_case(collective, 1000, 3, inplace=True)
         assert case.counts == (249,)
         assert not case.inplace
-    assert size_case("allreduce", 1, 3, dtype="float64", op="sum", inplace=True).counts == (1,)
+    assert size_case("allreduce", 1, 3, inplace=True).counts == (1,)
 
 
 def test_bus_bandwidth_factors_are_those_of_nccl_tests() -> None:
     def factor(collective: str) -> float:
-        case = size_case(collective, 4096, 4, dtype="float32", op="sum", inplace=False)
+        case = size_case(collective, 4096, 4, inplace=False)
         return case.bus_factor(4)
 
     assert factor("allreduce") == 1.5
@@ -137,8 +133,6 @@ def describe(counts: list[int], mode: str = "") -> dict[str, Any]:
     return {
         "collective": "allreduce",
         "counts": counts,
-        "dtype": "float16",
-        "op": "sum",
         "inplace": True,
         "mode": mode,
     }
@@ -158,9 +152,9 @@ def test_lossy_results_are_compared_between_ranks_not_with_sums() -> None:
 
 
 def test_flat_layouts_hold_the_tensors_in_order() -> None:
-    for mode, buffers in (("flat", 1), ("bucket25", 3), ("loop", 4)):
+    for mode, buffers in (("bucket25", 3), ("loop", 4)):
         counts = [5, worker.BUCKET_BYTES // 4, 10, 20]
-        views, handed = worker._layout(counts, np.dtype("float32"), mode)
+        views, handed = worker._layout(counts, mode)
         assert [view.size for view in views] == counts
         assert len(handed) == buffers
         views[3][...] = 9
@@ -188,7 +182,6 @@ def test_a_missing_peer_is_told_with_the_command_that_installs_it(tmp_path: Path
         (["--sizes", "4Q"], "'4Q' is not a size"),
         (["cluster", "--variants", "3d"], "'3d' is no variant; there are lightcc, harp, 2d, flat"),
         (["cluster", "--variants", "2d:x"], "'2d:x' is not NAME:VARIABLE=VALUE"),
-        (["cluster", "--topk-ratio", "0"], "'0' is not a number above 0, at most 1"),
         (["allgather", "--variants", "2d+topk"], "2d+topk is for allreduce"),
         (["-np", "3", "--hosts", "2"], "--hosts 2 does not divide the 3 ranks"),
         (["cluster", "--tcp-rate", "--variants", "2d,harp"], "--tcp-rate limits lightcc's TCP"),
@@ -218,7 +211,7 @@ def test_collectives_are_measured_and_right() -> None:
     with WorkerGroup(COLLECTIVES["lightcc"], 3) as group:
         for collective in cases.COLLECTIVES:
             for size in (12, 1024):
-                case = size_case(collective, size, 3, dtype="float32", op="sum", inplace=False)
+                case = size_case(collective, size, 3, inplace=False)
                 samples = run_case(case, [group], Effort(rounds=2, iterations=3))[0]
                 assert (samples.errors, len(samples.times_s), samples.note) == (0, 6, ""), case
 
@@ -228,7 +221,7 @@ def test_every_gradient_of_a_model_is_reduced_also_where_a_peer_is_missing(tmp_p
     file = tmp_path / "result.jsonl"
     result = run_bench(
         *("allreduce", "--model", "resnet50", "--rounds", "1", "--json", str(file)),
-        *("--dtype", "float16", "--iterations", "1", "--peer", "gloo", "--dir", str(tmp_path)),
+        *("--iterations", "1", "--peer", "gloo", "--dir", str(tmp_path)),
     )
     assert result.returncode == 1
     assert "gloo cannot be measured" in result.stderr
@@ -255,7 +248,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
     [("allreduce", 4096), ("allgather", 2048), ("broadcast", 4096), ("alltoall", 4096)],
 )
 def test_least_bytes_of_a_host_are_those_of_two_levels(collective: str, minimum: int) -> None:
-    case = size_case(collective, 4096, 4, dtype="float32", op="sum", inplace=True)
+    case = size_case(collective, 4096, 4, inplace=True)
     assert case.min_bytes_of_host(4, 2) == minimum
     assert case.min_bytes_of_host(4, 1) == 0
 
@@ -272,15 +265,15 @@ def test_least_bytes_of_a_host_are_those_of_two_levels(collective: str, minimum:
     ],
 )
 def test_formulas_are_those_of_each_algorithm(variant: str, ranks: int, sent: float) -> None:
-    case = size_case("allreduce", 4096, ranks, dtype="float32", op="sum", inplace=True)
+    case = size_case("allreduce", 4096, ranks, inplace=True)
     assert case.bytes_of_host(variant, ranks, 2) == sent
     assert case.bytes_of_host(variant, ranks, 1) is None
 
 
 def test_topk_sends_values_and_indices_of_what_it_keeps_to_every_other_host() -> None:
-    case = size_case("allreduce", 4 << 20, 6, dtype="float32", op="sum", inplace=True)
+    case = size_case("allreduce", 4 << 20, 6, inplace=True)
     assert case.bytes_of_host("2d+topk", 6, 3, ratio=0.01) == pytest.approx(1048576 * 0.01 * 6 * 2)
-    small = size_case("allreduce", 1000, 4, dtype="float32", op="sum", inplace=True)
+    small = size_case("allreduce", 1000, 4, inplace=True)
     assert small.bytes_of_host("2d+topk", 4, 2, ratio=0.01) == 1000  # Below the threshold: dense.
 
 
@@ -297,10 +290,9 @@ def test_variants_add_variables_to_those_that_they_have() -> None:
         parse_variants("2d,", COLLECTIVES)
 
 
-def test_the_ratio_is_told_to_lossy_variants_alone_and_to_them_once() -> None:
+def test_lossy_variants_alone_have_a_ratio() -> None:
     chosen = parse_variants("2d,2d+topk,2d+topk:LIGHT_TOPK_RATIO=0.5", COLLECTIVES)
-    ratios = [dict(v.environment).get("LIGHT_TOPK_RATIO") for v in with_ratio(chosen, 0.001)]
-    assert ratios == [None, "0.001", "0.5"]
+    assert [variant.ratio for variant in chosen] == [None, 0.01, 0.5]
 
 
 def test_nominal_hosts_divide_a_link_among_their_ranks_and_take_no_peer(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_rows_compare_best_ways_with_lightcc() -> None:
-    case = model_case("vgg16", dtype="float32", op="sum")
+    case = model_case("vgg16")
     rows = report.make_rows(
         case,
         2,
@@ -50,7 +50,7 @@ def test_rows_compare_best_ways_with_lightcc() -> None:
 
 
 def test_rows_of_links_fit_a_terminal() -> None:
-    case = size_case("allreduce", 1 << 30, 4, dtype="float32", op="sum", inplace=True)
+    case = size_case("allreduce", 1 << 30, 4, inplace=True)
     (row,) = report.make_rows(
         case,
         4,
@@ -63,7 +63,7 @@ def test_rows_of_links_fit_a_terminal() -> None:
 
 
 def test_json_lines_hold_every_field() -> None:
-    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    case = size_case("allreduce", 4096, 2, inplace=True)
     file = io.StringIO()
     report.write_json(
         file, "result", report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])[0]
