@@ -10,13 +10,12 @@ from arrays import check_same
 from grids import FOUR, TWO_HOSTS, Grid
 
 import lightcc as hvd
-from lightcc.testing import RankProcesses
 
 pytestmark = pytest.mark.multiproc
 
 #: Beside the global set: every rank is in five or six of the eight.
 MEMBERS = ([0, 1], [1, 2], [2, 3], [0, 3], [0, 1, 2], [1, 2, 3], [0, 2])
-OPERATIONS_PER_SET = 300
+OPERATIONS_PER_SET = 120
 #: Mostly small; some of several chunks, so that lanes stay busy for a while.
 COUNTS = (1, 7, 64, 1000, 333, 5, 20_000, 17, 128, 70_000)
 
@@ -73,17 +72,3 @@ def eight_sets_in_random_order(seed: int) -> int:
 def test_operations_of_overlapping_sets_are_right_in_any_order(grid: Grid, lanes: str) -> None:
     counted = grid.run(eight_sets_in_random_order, 2024, env={"LIGHT_NUM_STREAMS": lanes})
     assert sum(counted) == (len(MEMBERS) + 1) * OPERATIONS_PER_SET
-
-
-def init_only() -> None:
-    hvd.init()
-
-
-def test_ranks_that_would_have_different_lanes_are_refused() -> None:
-    variable = "LIGHT_NUM_STREAMS"
-    env = [{variable: value} for value in ("3", "1")]
-    with RankProcesses(init_only, 2, env=env) as processes:
-        results = processes.wait(40)
-    for result in results:
-        assert variable in result.describe(), result.describe()
-        assert "must be the same on all ranks" in result.describe(), result.describe()

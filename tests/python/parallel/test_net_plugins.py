@@ -7,7 +7,6 @@ over TCP. The other plugin is the reference one of the C++ tests (kernel TCP), w
 from __future__ import annotations
 
 import hashlib
-import os
 import resource
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import check_death, check_survivors, others, processes, reduce_until_error
-from grids import TWO_APART, TWO_HOSTS, Grid
+from grids import TWO_HOSTS, Grid
 
 import lightcc as hvd
 from lightcc.testing import spawn_ranks
@@ -132,39 +131,6 @@ def test_stopped_rank_is_an_error_that_names_it() -> None:
         check_survivors([result], result.value.kind, victim, stopped, 5 * PEER_TIMEOUT_S)
 
 
-def compute_past_the_timeout(seconds: float) -> float:
-    hvd.init()
-    hvd.allreduce(np.ones(300_000, np.float32))
-    if hvd.rank() == hvd.size() - 1:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            pass
-    return float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
-
-
-def test_rank_that_computes_longer_than_the_timeout_is_healthy() -> None:
-    env = {**HARP, "LIGHT_PEER_TIMEOUT": "1"}
-    assert TWO_HOSTS.run(compute_past_the_timeout, 3.0, env=env) == [4.0] * 4
-
-
-def many_worlds(cycles: int) -> tuple[list[float], int]:
-    """Returns a sum of each world, and how many threads were left in the end."""
-    x = np.ones(200_000, np.float32)
-    sums, threads = [], []
-    for _ in range(cycles):
-        hvd.init()
-        sums.append(float(hvd.allreduce(x, op=hvd.Sum)[-1]))
-        hvd.shutdown()
-        threads.append(len(os.listdir("/proc/self/task")))
-    return sums, threads[-1] - threads[0]
-
-
-def test_worlds_follow_one_another_in_one_process() -> None:
-    for sums, more_threads in TWO_APART.run(many_worlds, 4, env=HARP):
-        assert sums == [2.0] * 4
-        assert more_threads == 0
-
-
 def rest(seconds: float) -> float:
     """Returns the CPU seconds that this process used in `seconds` of rest."""
     hvd.init()
@@ -213,11 +179,16 @@ def test_a_net_that_cannot_be_used_is_an_error_on_every_rank(
         assert text in message
 
 
-def test_ranks_that_differ_are_all_told_so() -> None:
-    env = [{"LIGHT_NET": "harp"}, {"LIGHT_NET": "tcp"}, {"LIGHT_NET": "harp"}]
+@pytest.mark.parametrize(
+    ("variable", "common", "other"),
+    [("LIGHT_NET", "harp", "tcp"), ("LIGHT_INTRA_SIZE", "2", "4"), ("LIGHT_NUM_STREAMS", "3", "1")],
+)
+def test_ranks_that_differ_are_all_told_so(variable: str, common: str, other: str) -> None:
+    env = [{variable: common} | {"LIGHT_2D_ALLREDUCE": "1"} for _ in range(3)]
+    env[1][variable] = other
     for kind, message in spawn_ranks(init_error, 3, env=env, hosts=[0, 1, 2]):
         assert kind == "ValueError", message
-        assert "rank 0 has LIGHT_NET=harp, but rank 1 has LIGHT_NET=tcp" in message
+        assert f"rank 0 has {variable}={common}, but rank 1 has {variable}={other}" in message
 
 
 def test_a_plugin_that_one_rank_cannot_start_is_an_error_on_every_rank() -> None:

@@ -14,7 +14,7 @@ from test_exchanges import EXCHANGES
 from test_reductions import FLOAT32, REDUCTIONS
 
 import lightcc as hvd
-from lightcc.testing import RankProcesses, spawn_ranks
+from lightcc.testing import RankProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,19 +245,6 @@ def test_adasum_is_flat_and_says_so_once() -> None:
     assert lines_with("Adasum", TWO_HOSTS, {}, adasum_of_what_is_equal) == []
 
 
-def error_of_init() -> str:
-    with pytest.raises(ValueError, match="LIGHT_INTRA_SIZE") as caught:
-        hvd.init()
-    return str(caught.value)
-
-
-def test_ranks_that_disagree_about_the_grid_are_named() -> None:
-    sizes = ("2", "2", "4", "2")
-    envs = [{**TWO_LEVEL, "LIGHT_INTRA_SIZE": size} for size in sizes]
-    for text in spawn_ranks(error_of_init, 4, env=envs):
-        assert "rank 0 has LIGHT_INTRA_SIZE=2, but rank 2 has LIGHT_INTRA_SIZE=4" in text
-
-
 def exchange_until_error(elements: int) -> Seen:
     """Scatters, gathers and broadcasts again and again, and checks it, until that fails."""
     hvd.init()
@@ -275,7 +262,6 @@ def exchange_until_error(elements: int) -> Seen:
 @pytest.mark.parametrize(
     ("grid", "env", "victim", "program", "elements"),
     [
-        (TWO_HOSTS, {}, 0, reduce_until_error, 2_000_000),
         (ONE_HOST, AS_TWO_BY_TWO, 3, reduce_until_error, 2_000_000),
         (TWO_HOSTS, {}, 3, exchange_until_error, 300_000),
     ],
