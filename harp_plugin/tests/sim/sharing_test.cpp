@@ -44,7 +44,7 @@ class BesideTcp : public testing::TestWithParam<int> {
  protected:
   Duration queue() const { return milliseconds(GetParam()); }
   void expect_fair(SharedLink& link) {
-    const Shares shares = measure(link, seconds(4), seconds(8));
+    const Shares shares = measure(link, seconds(3), seconds(6));
     EXPECT_GE(shares.harp[0], 0.4);
     EXPECT_GE(shares.tcp[0], 0.15);
   }

