@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Worse results first: of the ranks' results of one test, the worst counts.
 ORDER = ("failed", "skipped", "passed")
 
+_MAX_REASONS, _RARE_TESTS = 20, 5
+
 
 @dataclass
 class Result:
@@ -73,9 +75,12 @@ def count_line(name: str, results: Results) -> str:
 
 
 def skip_table(reasons: Iterable[str]) -> list[str]:
-    """Returns a table of how many tests skipped for each reason."""
-    counts = Counter(reason.replace("|", "/") for reason in reasons)
-    rows = [f"| {count} | {reason} |" for reason, count in counts.most_common()]
+    """Returns a table of how many tests skipped for each reason, rare ones among many together."""
+    counts = Counter(reason.replace("|", "/") for reason in reasons).most_common()
+    shown = [it for it in counts if len(counts) <= _MAX_REASONS or it[1] > _RARE_TESTS]
+    rows = [f"| {count} | {reason} |" for reason, count in shown]
+    if rest := counts[len(shown) :]:
+        rows.append(f"| {sum(count for _, count in rest)} | {len(rest)} other reasons |")
     return ["| tests | reason |", "|---|---|", *rows]
 
 

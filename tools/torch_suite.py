@@ -197,23 +197,35 @@ def page(sources: Path, parts: dict[str, tuple[Results, int]], versions: dict[st
         lines.append(f"| {ranks} {count_line(f'`{file}`', results)} {groups} |")
     total = sum(groups for _, groups in parts.values())
     lines.append(f"| {count_line('all', every)} {total} |")
-    lines += ["", "## What failed on lightcc, and not on gloo", "", *failures(every, False)]
+    lines += ["", "## What failed on lightcc, and not on gloo", "", *failures(every)]
     lines += ["", "## What failed on both", ""]
     lines += ["What torch has changed since the files' version fails on both.", ""]
-    lines += failures(every, True)
+    lines += failures_on_both(every)
     skipped = [it.reason for it in every.values() if it.status == "skipped"]
     lines += ["", "## What was skipped, and why", "", *skip_table(skipped)]
     return "".join(f"{wrapped(line)}\n" for line in lines)
 
 
-def failures(every: Results, on_gloo: bool) -> list[str]:
-    """Returns a line for each test that failed: on gloo, too, or not."""
+def failures_on_both(every: Results) -> list[str]:
+    """Returns a line for each file of which tests failed on gloo, too."""
+    found: dict[str, list[str]] = {}
+    for name, it in every.items():
+        if it.status == "failed" and it.reason.startswith(ON_GLOO):
+            part, _, test = name.partition("\n")
+            found.setdefault(part.split(" ")[1], []).append(f"`{test.rpartition('::')[2] or test}`")
+    return [f"- `{file}`: {', '.join(dict.fromkeys(tests))}" for file, tests in found.items()] or [
+        "Nothing."
+    ]
+
+
+def failures(every: Results) -> list[str]:
+    """Returns a line for each test that failed on lightcc alone."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for name, it in every.items():
-        if it.status == "failed" and it.reason.startswith(ON_GLOO) == on_gloo:
+        if it.status == "failed" and not it.reason.startswith(ON_GLOO):
             part, _, test = name.partition("\n")
             ranks, file = part.split(" ")
-            reason = explained(test, it).removeprefix(ON_GLOO)
+            reason = explained(test, it)
             found.setdefault((file, test.rpartition("::")[2] or test, reason), []).append(ranks)
     return [
         f"- `{file}`, ranks {', '.join(dict.fromkeys(ranks))}: `{test}`: {reason}"
