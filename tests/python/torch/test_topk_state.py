@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import copy
 import gc
-import logging
 import os
 import resource
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from replicas import checks_of, each_on
 from torch import nn
-from two_by_two import TWO_BY_TWO, make_model, sgd, train, weights
+from two_by_two import TWO_BY_TWO, collect_log, make_model, sgd, train, weights
 
 import lightcc.torch as hvd
 from lightcc import _world
 from lightcc.testing import spawn_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.multiproc
 
@@ -42,24 +37,6 @@ def own_folder() -> Path:
     folder = Path(os.environ["LIGHTCC_TEST_DIRECTORY"]) / "state"
     hvd.barrier()
     return folder
-
-
-@contextmanager
-def logged() -> Iterator[list[str]]:
-    """Yields what lightcc warns of meanwhile."""
-    lines: list[str] = []
-
-    class Keeper(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    keeper = Keeper(logging.WARNING)
-    logger = logging.getLogger("lightcc")
-    logger.addHandler(keeper)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(keeper)
 
 
 def change_stored_bytes(file: Path) -> None:
@@ -133,8 +110,8 @@ def states_of_different_steps_are_dropped() -> None:
     early = optimizer.compression_state_dict()
     train(model, optimizer, range(2, 4))
     late = optimizer.compression_state_dict()
-    with logged() as lines:
-        optimizer.load_compression_state_dict(early if hvd.rank() == 3 else late)
+    lines = collect_log()
+    optimizer.load_compression_state_dict(early if hvd.rank() == 3 else late)
     assert len(lines) == 4
     assert all("not all ranks have it of the same step" in line for line in lines)
     assert optimizer.compression_state_dict() == late
@@ -163,16 +140,16 @@ def two_optimizers_that_share_names_are_warned_of() -> None:
     gc.collect()  # The optimizers of other checks.
     first, second = make_model(), make_model()
     optimizer = compressed(first)
-    with logged() as lines:
-        other = compressed(second)
+    lines = collect_log()
+    other = compressed(second)
     assert len(lines) == 1
     assert "two DistributedOptimizers call different parameters '0.weight' (and 3 more)" in lines[0]
     del optimizer, other
     gc.collect()
-    with logged() as lines:
-        again = compressed(first)  # The same parameters.
-        named = [(f"second.{name}", p) for name, p in second.named_parameters()]
-        renamed = hvd.DistributedOptimizer(sgd(second), named, compression=TOPK)
+    lines = collect_log()
+    again = compressed(first)  # The same parameters.
+    named = [(f"second.{name}", p) for name, p in second.named_parameters()]
+    renamed = hvd.DistributedOptimizer(sgd(second), named, compression=TOPK)
     assert lines == []
     assert again is not renamed
 
@@ -210,8 +187,8 @@ def resume_in_sets(folder: str) -> None:
     model, optimizer = begin([[1, 3], [0, 2]])
     model.load_state_dict(checkpoint)
     optimizer.load_state_dict(inner)
-    with logged() as lines:
-        assert hvd.load_compression_state(folder) == 8
+    lines = collect_log()
+    assert hvd.load_compression_state(folder) == 8
     assert lines == []
     train(model, optimizer, range(4, 8))
     assert torch.equal(weights(model), expected)
@@ -219,8 +196,8 @@ def resume_in_sets(folder: str) -> None:
     hvd.shutdown()
 
     begin([[0, 1], [2, 3]])
-    with logged() as lines:
-        assert hvd.load_compression_state(folder) == 0
+    lines = collect_log()
+    assert hvd.load_compression_state(folder) == 0
     assert all("no process set of the ranks" in line for line in lines)
     assert _world.current().save_compression() == {}
 
