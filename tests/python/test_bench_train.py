@@ -240,8 +240,8 @@ def test_steps_between_nominal_hosts_reduce_every_gradient_in_each_plan(tmp_path
         f"2d:LIGHT_FUSION_STRATEGY={strategy}:LIGHT_FUSION_SCHEDULE={schedules.get(strategy, '')}"
         for strategy in PLANNED
     ]
-    rows = run_train(tmp_path, "--tcp-rate", "--variants", ",".join(["none", "2d", "flat", *names]))
-    assert list(rows) == ["none", "2d", "flat", *names]
+    rows = run_train(tmp_path, "--tcp-rate", "--variants", ",".join(["none", "2d", *names]))
+    assert list(rows) == ["none", "2d", *names]
     check_steps(rows, 3_960_284)
     assert rows["none"]["efficiency"] == 1.0
     assert rows["none"]["wire_bytes"] == 0
