@@ -190,9 +190,6 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
       &pending, [](Pending* used) { keep_until_finished(std::move(*used)); });
   auto done = value_or_throw(std::move(outcomes));
   order_streams(pending);
-  for (const WideAverage& wide : pending.wide) {
-    narrow(wide, done.at(wide.index));
-  }
   return to_result(pending, done);
 }
 

@@ -16,7 +16,6 @@
 #include "lightcc/engine/world.hpp"
 
 #include "tensors.hpp"
-#include "wide_average.hpp"
 
 namespace lightcc::bindings {
 
@@ -32,7 +31,6 @@ struct Pending {
   bool from_any = false;            ///< The result is the tensor and the rank that sent it.
   std::vector<TensorView> tensors;  ///< Without their shapes.
   std::vector<TensorView> outputs;  ///< The caller's, which are the results; empty: none given.
-  std::vector<WideAverage> wide;    ///< In the place of some tensors.
 };
 
 /// Remembers `pending`; returns its handle.

@@ -189,15 +189,7 @@ std::int64_t WorldBinding::submit(const Call& call,
       take_output(outputs[i], operations[i]);
     }
   }
-  std::vector<WideAverage> wide;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    if (std::optional<WideAverage> widened = widen(operations[i])) {
-      wide.push_back(std::move(*widened));
-      wide.back().index = i;
-    }
-  }
-  return start(
-      call, std::move(operations), std::move(tensors), std::move(outputs), std::move(wide));
+  return start(call, std::move(operations), std::move(tensors), std::move(outputs));
 }
 
 std::shared_ptr<ReadyEvent> WorldBinding::order(std::vector<TensorView>& tensors,
@@ -237,8 +229,7 @@ std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::hand
 std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<Operation> operations,
                                  std::vector<TensorView> tensors,
-                                 std::vector<TensorView> outputs,
-                                 std::vector<WideAverage> wide) {
+                                 std::vector<TensorView> outputs) {
   Handle handle = value_or_throw(
       world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
   return add_pending({.world = shared_from_this(),
@@ -248,8 +239,7 @@ std::int64_t WorldBinding::start(const Call& call,
                       .in_place = call.in_place,
                       .from_any = call.prototype.from_any,
                       .tensors = std::move(tensors),
-                      .outputs = std::move(outputs),
-                      .wide = std::move(wide)});
+                      .outputs = std::move(outputs)});
 }
 
 std::int64_t WorldBinding::allreduce(py::handle tensors,

@@ -17,7 +17,6 @@
 #include "arguments.hpp"
 #include "lightcc_cuda/staging/stream_order.hpp"
 #include "tensors.hpp"
-#include "wide_average.hpp"
 
 namespace lightcc::bindings {
 
@@ -151,8 +150,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t start(const Call& call,
                      std::vector<Operation> operations,
                      std::vector<TensorView> tensors,
-                     std::vector<TensorView> outputs = {},
-                     std::vector<WideAverage> wide = {});
+                     std::vector<TensorView> outputs = {});
 
   WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.

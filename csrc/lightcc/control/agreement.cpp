@@ -204,6 +204,11 @@ std::uint64_t byte_count(const Signature& signature) {
   return static_cast<std::uint64_t>(element_count(signature.shape)) * element_size(signature.dtype);
 }
 
+bool has_wide_sums(const Signature& signature) {
+  const bool is_byte = signature.dtype == DataType::kInt8 || signature.dtype == DataType::kUint8;
+  return is_byte && signature.reduce_op == ReduceOp::kAverage;
+}
+
 std::string key_of(std::uint32_t process_set, const std::string& name) {
   std::string key;
   set_key(key, process_set, name);

@@ -23,6 +23,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 /// Bytes of a tensor. Its shape has an element count.
 std::uint64_t byte_count(const Signature& signature);
+/// Whether sums of a reduction travel as int32: those of int8 and uint8 rarely fit, averages do.
+bool has_wide_sums(const Signature& signature);
 /// What operations are matched by: the process set and the name.
 std::string key_of(std::uint32_t process_set, const std::string& name);
 /// The same, into a string that is used again and again.

@@ -10,7 +10,7 @@ namespace lightcc {
 
 bool may_be_inline(const Signature& s, std::size_t members, std::size_t max_bytes) {
   if (s.op != OpType::kAllreduce || s.memory != MemoryKind::kHost || s.compression ||
-      s.reduce_op == ReduceOp::kAdasum || s.group_size > 0) {
+      s.reduce_op == ReduceOp::kAdasum || has_wide_sums(s) || s.group_size > 0) {
     return false;
   }
   const std::uint64_t bytes = byte_count(s);

@@ -9,6 +9,7 @@
 #include "lightcc/engine/compressed_bucket.hpp"
 #include "lightcc/engine/staged/staged_bucket.hpp"
 #include "lightcc/engine/staged/staged_pieces.hpp"
+#include "lightcc/engine/wide_average.hpp"
 
 namespace lightcc {
 namespace {
@@ -86,7 +87,11 @@ Result<std::unique_ptr<Work>> start_allreduce(Plane& plane,
     LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, tensor.signature().shape, plane));
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
-  const Reduction reduction = reduction_of(bucket.tensors.front().signature(), site.members.size());
+  const Signature& first = bucket.tensors.front().signature();
+  const Reduction reduction = reduction_of(first, site.members.size());
+  if (has_wide_sums(first)) {
+    return wide_allreduce(site.group(), std::move(spans), reduction);
+  }
   switch (algorithm) {
     case Algorithm::kAdasum:
       return plane.start_adasum(site.group(), spans.front(), reduction);
@@ -162,8 +167,12 @@ Result<std::unique_ptr<Work>> start_reducescatter(Plane& plane,
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = own_rows;
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), plane));
-  return group.reduce_scatter(
-      input_of(tensor), out, std::move(counts), reduction_of(tensor.signature(), members));
+  const Signature& signature = tensor.signature();
+  const Reduction reduction = reduction_of(signature, members);
+  if (has_wide_sums(signature)) {
+    return wide_reduce_scatter(group, input_of(tensor), out, std::move(counts), reduction);
+  }
+  return group.reduce_scatter(input_of(tensor), out, std::move(counts), reduction);
 }
 
 Result<std::unique_ptr<Work>> start_transfer(Plane& plane,

@@ -44,7 +44,8 @@ bool runs_on_levels(const Signature& first,
 
 bool can_be_cut(const Signature& first, Algorithm algorithm) {
   if (first.op == OpType::kAllreduce) {
-    return algorithm == Algorithm::kGroup && is_elementwise(reduction_of(first, 1));
+    return algorithm == Algorithm::kGroup && is_elementwise(reduction_of(first, 1)) &&
+           !has_wide_sums(first);
   }
   return first.op == OpType::kBroadcast || first.op == OpType::kAllgather;
 }

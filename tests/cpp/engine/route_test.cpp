@@ -100,6 +100,8 @@ TEST(Route, of_staged_memory) {
   const RouteFacts whole{.host = kHostLevels, .may_stage = true, .may_compress = true};
   RouteFacts pieces = whole;
   pieces.piece_bytes = 10;
+  Signature bytes = reduced(MemoryKind::kCuda, ReduceOp::kAverage);
+  bytes.dtype = DataType::kInt8;
   expect({
       {op(OpType::kAllreduce), 1, {.host = kHostLevels}, "nowhere"},
       {op(OpType::kAllreduce), 100, whole, "staged GRID levels"},
@@ -115,6 +117,7 @@ TEST(Route, of_staged_memory) {
        11,
        pieces,
        "staged GRID levels pieces of 10"},
+      {bytes, 11, pieces, "staged GRID levels"},  // Its sums are wider than a piece.
       {reduced(MemoryKind::kCuda, ReduceOp::kAdasum), 11, pieces, "staged ADASUM"},
       {compressed(MemoryKind::kCuda), 11, pieces, "staged TOPK levels"},
   });

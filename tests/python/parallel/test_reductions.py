@@ -103,7 +103,10 @@ def average_of_integers_is_truncated_towards_zero() -> None:
         check_same(hvd.allreduce(x), x, value)
         y = np.full(3, value - np.sign(value) * (hvd.rank() == 0), dtype)
         (y,) = hvd.grouped_allreduce_([y], name="group")
-        check_same(y, np.full(3, int((hvd.size() * value - np.sign(value)) / hvd.size()), dtype))
+        expected = np.full(3, int((hvd.size() * value - np.sign(value)) / hvd.size()), dtype)
+        check_same(y, expected)
+        z = np.full(3 * hvd.size(), value - np.sign(value) * (hvd.rank() == 0), dtype)
+        check_same(hvd.reducescatter(z), expected)
 
 
 def adasum_averages_what_is_equal_and_adds_what_is_orthogonal() -> None:
