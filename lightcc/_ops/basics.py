@@ -6,6 +6,7 @@ import atexit
 import hashlib
 import logging
 import os
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,6 +67,9 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# How much of an exception's text others are told.
+_ERROR_CHARACTERS = 1000
 
 # Whether no world of this process ended with an error.
 _all_went_well = True
@@ -299,7 +303,20 @@ def _note_failure() -> None:
     _all_went_well = False
 
 
+def fail_others(world: _core.World, error: BaseException) -> None:
+    """Has all other ranks fail because of an error of this one's program."""
+    text = str(error).strip()
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    world.fail(f"rank {world.rank} ended with {what[:_ERROR_CHARACTERS]}")
+
+
 def _at_exit() -> None:
+    error = getattr(sys, "last_value", None)
+    # Who types at a prompt goes on after an error, and leaves in good order.
+    if error is not None and is_initialized() and not hasattr(sys, "ps1"):
+        world = _world.current()
+        if not world.failed:
+            fail_others(world, error)
     shutdown()
     _discovery.leave(in_order=_all_went_well)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ for step in range(1000):
         raise ArithmeticError("bad loss")
     if step == 5 and hvd.rank() == 1 and sys.argv[1] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if step == 5 and hvd.rank() == 1 and sys.argv[1] == "exit":
+        os._exit(7)
     total = hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum, name="x")
     assert (total == hvd.size()).all()
 print("rank", hvd.rank(), "of", hvd.size(), "local", hvd.local_rank())
@@ -136,14 +139,23 @@ def test_the_rank_that_raises_is_blamed_not_those_that_lose_it() -> None:
     assert b"rank 1 on localhost: exit code 1" in blame
     words = [line for line in last if line.startswith(b"[")]
     assert words[-1] == b"[1]<stderr>: ArithmeticError: bad loss"  # The last that ranks said.
+    assert b"PeerFailedError: rank 1 ended with ArithmeticError: bad loss" in result.stderr
 
 
-def test_the_rank_that_is_killed_is_blamed_with_its_signal() -> None:
-    result = launch("-np", "3", sys.executable, "-c", TRAIN, "die")
-    assert result.returncode == 137
-    assert result.stderr.splitlines()[-1].startswith(
-        b"lightccrun: failed first: rank 1 on localhost: killed by SIGKILL"
-    )
+@pytest.mark.parametrize(
+    ("how", "code", "blame", "told"),
+    [
+        ("die", 137, b"killed by SIGKILL", rb"by signal 9 \(Killed\)"),
+        ("exit", 7, b"exit code 7", b"with exit code 7, without exit handlers"),
+    ],
+)
+def test_how_a_rank_ended_is_told(how: str, code: int, blame: bytes, told: bytes) -> None:
+    result = launch("-np", "3", sys.executable, "-c", TRAIN, how)
+    assert result.returncode == code
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(b"lightccrun: failed first: rank 1 on localhost: " + blame)
+    told = rb"PeerFailedError: rank 1 \(process \d+\) ended unexpectedly: " + told
+    assert re.search(told, result.stderr), result.stderr
 
 
 @pytest.mark.extra

@@ -1,9 +1,15 @@
 #include "lightcc/engine/liveness.hpp"
 
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 namespace lightcc {
@@ -18,6 +24,29 @@ UniqueFd open_pidfd(std::int32_t pid) {
   return pid > 0 && pid != ::getpid()
              ? UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))
              : UniqueFd();
+}
+
+// What its parent will hear of a process, as long as that has not asked, as lightccrun's agents.
+std::string end_of(std::int32_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat, '\0');
+  // Behind the name, which may hold anything, the state comes first and the status last.
+  const std::size_t name_end = stat.rfind(')');
+  const std::size_t last = stat.find_last_of(' ');
+  int status = 0;
+  if (name_end != std::string::npos && stat.substr(name_end, 4) == ") Z ") {
+    std::from_chars(&stat[last + 1], stat.data() + stat.size(), status);
+  }
+  if (WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): not for signals that have a name.
+    return "by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+  }
+  if (status != 0) {
+    return "with exit code " + std::to_string(WEXITSTATUS(status)) + ", without exit handlers";
+  }
+  return "by a signal, or without exit handlers";  // 0 is also what strangers are told.
 }
 
 }  // namespace
@@ -46,7 +75,7 @@ Status Liveness::death_of(std::size_t position) const {
   return Status(ErrorCode::kPeerFailed,
                 "rank " + std::to_string(rank) + " (process " +
                     std::to_string(host.pids[position]) +
-                    ") ended unexpectedly: by a signal, or without exit handlers",
+                    ") ended unexpectedly: " + end_of(host.pids[position]),
                 rank);
 }
 

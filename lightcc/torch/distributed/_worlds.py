@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 _SLICE_S = 0.1
 # How long the end of the program waits for them where no group was destroyed.
 _FAREWELL_S = 5.0
-# How much of an exception's text others are told.
-_ERROR_CHARACTERS = 1000
-
 # How often this process joined one group: ranks count alike.
 _joined: dict[str, int] = {}
 # Worlds of groups that have not ended.
@@ -99,9 +96,7 @@ class Lease:
 
     def fail(self, error: BaseException) -> None:
         """Has all other ranks fail because of an error of this one's program."""
-        text = str(error).strip()
-        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        self.world.fail(f"rank {self.world.rank} ended with {what[:_ERROR_CHARACTERS]}")
+        basics.fail_others(self.world, error)
 
     def start_leaving(self) -> None:
         """Tells the others that this rank is through, unless something has gone wrong."""
