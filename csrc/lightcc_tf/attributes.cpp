@@ -187,6 +187,9 @@ Result<Collective> read_collective(KernelConstruction* node,
     return collective;
   }
   LIGHTCC_ASSIGN_OR_RETURN(collective.name, read_name(node));
+  if (op == OpType::kAllgather) {
+    LIGHTCC_ASSIGN_OR_RETURN(collective.prototype.sequence, read_text(node, "sequence"));
+  }
   if (op == OpType::kBroadcast) {
     LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t root, read_integer(node, "root_rank"));
     signature.root_or_peer = static_cast<std::int32_t>(root);

@@ -181,7 +181,7 @@ Status register_collectives() {
        .outputs = {"outputs: Ts"},
        .infer = &infer_same_but_last})));
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllgather>(
-      "LightccAllgather", "LightccGroupedAllgather", {}, &infer_other_rows));
+      "LightccAllgather", "LightccGroupedAllgather", {"sequence: string = ''"}, &infer_other_rows));
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kBroadcast>(
       "LightccBroadcast", "LightccGroupedBroadcast", {"root_rank: int"}, &infer_same));
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kReducescatter>(

@@ -184,8 +184,7 @@ class GradientExchange:
         return [f"{prefix}.{digest}.{i}.{name}" for i, name in enumerate(named)]
 
     def _reduce_sparse(self, gradient: Any, name: str) -> Any:
-        names = (f"{name}.values", f"{name}.indices")
-        return allreduce_slices(gradient, self._op, names, self.process_set)
+        return allreduce_slices(gradient, self._op, given(name), self.process_set)
 
     def _ways(
         self,

@@ -80,8 +80,8 @@ def _of_allgather(op: Any, grad: Any) -> Any:
 
 def _of_grouped_allgather(op: Any, *grads: Any) -> list[Any]:
     process_set = _set_of(op)
-    return [
-        _own_rows(op, contribution, grad, process_set)
+    return [  # Integers, such as indices, have none.
+        None if grad is None else _own_rows(op, contribution, grad, process_set)
         for contribution, grad in zip(op.inputs, grads, strict=True)
     ]
 

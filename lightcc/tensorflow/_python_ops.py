@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "topk_fp16": False,
     "topk_exact": False,
     "names": (),
+    "sequence": "",
 }
 
 #: By TensorFlow's name of the operation; those who know the gradients put them here.
@@ -112,7 +113,8 @@ def _reducescatter(
 def _allgather(
     world: _core.World, sent: Any, grouped: bool, name: str | None, attributes: dict[str, Any]
 ) -> Handle[Any]:
-    return world.allgather(sent, grouped, name, attributes["process_set_id"])
+    number, sequence = attributes["process_set_id"], attributes["sequence"]
+    return world.allgather(sent, grouped, name, number, sequence=sequence)
 
 
 def _broadcast(

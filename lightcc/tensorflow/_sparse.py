@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 def allreduce_slices(
     slices: Any,
     op: int,
-    names: tuple[str | None, str | None],
+    named: dict[str, Any],
     process_set: ProcessSet,
-    *,
-    ignore_name_scope: bool = False,
 ) -> Any:
     """Gathers values and indices of all ranks, so that applying them adds them up.
+
+    The group has the name of a dense allreduce, so that ranks with one and the other do not wait.
 
     Args:
         slices: tf.IndexedSlices.
         op: `Average` or `Sum`.
-        names: Match the two operations across ranks: of the values, and of the indices.
+        named: The arguments that match the operation across ranks.
         process_set: The ranks that take part.
-        ignore_name_scope: As of `allreduce()`.
 
     Raises:
         NotImplementedError: Another `op`.
@@ -43,9 +42,11 @@ def allreduce_slices(
     if op not in (Sum, Average):
         msg = "Only Sum and Average ops are supported with tf.IndexedSlices"
         raise NotImplementedError(msg)
-    values, indices = (
-        _calls.allgather(tensor, name, ignore_name_scope=ignore_name_scope, process_set=process_set)
-        for tensor, name in zip((slices.values, slices.indices), names, strict=True)
+    values, indices = ops.lightcc_grouped_allgather(
+        [slices.values, slices.indices],
+        process_set_id=_calls.set_id(process_set),
+        sequence="allreduce" if named["naming"] == "given" else "",
+        **named,
     )
     if op == Average:
         values = values / members(process_set, values.dtype)

@@ -20,6 +20,7 @@ from lightcc._ops.reductions import (
 from lightcc.compression import check_compression, engine_spec, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.tensorflow import _calls
+from lightcc.tensorflow._naming import naming
 from lightcc.tensorflow._sparse import allreduce_slices
 from lightcc.tensorflow.compression import Compression
 
@@ -95,9 +96,10 @@ def allreduce(
             return allreduce_slices(
                 tensor,
                 number,
-                names=(None, None),
-                process_set=process_set,
-                ignore_name_scope=ignore_name_scope,
+                naming(
+                    "HorovodAllgather", None, tensor.values, ignore_name_scope=ignore_name_scope
+                ),
+                process_set,
             )
     with tf.device(device_dense):
         sent, context = compression.compress(tf.convert_to_tensor(tensor))

@@ -136,6 +136,15 @@ def tapes() -> None:
         assert float(run(op=hvd.Sum)["a"]) == 6.0
     assert not isinstance(gradients(sparse_as_dense=True)["table"], tf.IndexedSlices)
 
+    def of_table(**arguments: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape(), **arguments) as tape:
+            loss = tf.reduce_sum(tf.gather(table, [rank]))
+        return tape.gradient(loss, [table])
+
+    for run in (of_table, tf.function(of_table)):  # Nobody waits for the others' kind.
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"sparse gradient is gathered"):
+            run(sparse_as_dense=rank == 0)
+
     with tf.GradientTape() as plain:
         loss = a * b * (rank + 1.0) + tf.reduce_sum(a * 0.0)
     tape = hvd.DistributedGradientTape(plain)
