@@ -47,7 +47,9 @@ TensorView view_by_numpy(py::handle object, Access access) {
   if (access == Access::kWrite) {
     throw_read_only();
   }
-  return numpy_kind().view(py::module_::import("numpy").attr("from_dlpack")(object), access);
+  // By DLPack, numpy takes no bfloat16.
+  const char* const by = py::hasattr(object, "__array__") ? "asarray" : "from_dlpack";
+  return numpy_kind().view(py::module_::import("numpy").attr(by)(object), access);
 }
 
 }  // namespace

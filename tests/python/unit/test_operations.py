@@ -243,6 +243,10 @@ def test_arrays_that_offer_their_memory_by_dlpack_are_read() -> None:
     assert hvd.allgather(x).shape == (2, 3)
     with pytest.raises(ValueError, match="required to be writable"):
         hvd.allreduce_(x)
+    # As JAX's of bfloat16, which numpy refuses to take by DLPack.
+    x.__dlpack__ = None
+    x.__array__ = lambda *_, **__: np.arange(3.0)
+    check_same(hvd.allreduce(x), np.arange(3.0))
 
 
 def test_unknown_reduction_is_refused() -> None:
