@@ -14,7 +14,8 @@ namespace {
 /// Callers that have not polled for so long do not count as driving an engine.
 constexpr Duration kAbsence = std::chrono::milliseconds(1);
 
-/// Between two publications of the counters; after one that took long, a hundred times as long.
+/// Between two publications of the counters; after one that took long, a hundred times as long. It
+/// may only have waited for a core, so that the limit is the next one.
 constexpr Duration kPublishInterval = std::chrono::milliseconds(100);
 constexpr int kMinShareOfPublishing = 100;
 /// Where nothing happens: so that readers see that this process lives.
@@ -48,7 +49,9 @@ void Engine::publish() {
   const Time begun = clock_now();
   publisher_->publish(*stack_, begun);
   const Time now = clock_now();
-  publish_at_ = std::max(begun + kPublishInterval, now + kMinShareOfPublishing * (now - begun));
+  publish_at_ =
+      now + std::clamp<Duration>(
+                kMinShareOfPublishing * (now - begun), kPublishInterval, kIdlePublishInterval);
   published_work_ = work_of(*stack_);
 }
 
