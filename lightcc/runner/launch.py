@@ -104,6 +104,10 @@ def _launch(
     rank_input: bytes,
     on_end: Callable[[Job], None] | None,
 ) -> int:
+    is_fixed = options.listen is None and options.elastic is None
+    if not rank_input and not is_fixed and _is_fed():
+        who = "lightcc-worker" if options.listen is not None else "an elastic job"
+        sys.stderr.write(f"lightccrun: nobody reads standard input: ranks of {who} have none\n")
     if options.listen is not None:
         return launch_listening(options, options.listen, rank_input, on_end)
     if options.elastic is not None:
@@ -197,22 +201,30 @@ def _launch_elastic(
         store.stop()
 
 
+def _is_fed() -> bool:
+    """Whether standard input is neither a terminal nor /dev/null, but a pipe, a file or such."""
+    try:
+        return not stat.S_ISCHR(os.fstat(0).st_mode)
+    except OSError:
+        return False  # It is closed.
+
+
 def _open_input(host: str, options: LaunchOptions) -> int | None:
     """Returns a copy of standard input for rank 0, unless that is on another host."""
+    if not is_local(host):
+        if _is_fed():
+            sys.stderr.write(f"lightccrun: nobody reads standard input: rank 0 is on {host}\n")
+        return None
     try:
         if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
             return None  # A job in the background leaves the terminal alone.
-        about = os.fstat(0)
+        copy = os.dup(0)
     except OSError:
         return None  # It is closed.
-    if not is_local(host):
-        if stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode):
-            sys.stderr.write(f"lightccrun: rank 0 is on {host}: nobody reads standard input\n")
-        return None
     reads_it = options.command[-1] == "-" or len(options.command) == 1
-    if len(options.slots) > 1 and reads_it and not stat.S_ISCHR(about.st_mode):
+    if len(options.slots) > 1 and reads_it and _is_fed():
         sys.stderr.write("lightccrun: rank 0 alone reads standard input; others find it empty\n")
-    return os.dup(0)
+    return copy
 
 
 def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:

@@ -160,6 +160,13 @@ def test_rank_0_alone_reads_standard_input_and_nobody_reads_for_it() -> None:
     assert shell.stdout == b"left"
 
 
+def test_input_that_no_rank_can_read_is_told(tmp_path: Path) -> None:
+    flags = ("--listen", "127.0.0.1:0", "--secret-file", str(tmp_path / "secret"))
+    for argv in (("--min-np", "1"), (*flags, "--start-timeout", "1")):
+        result = launch("-np", "1", *argv, "cat", stdin=b"x")
+        assert b"nobody reads standard input: ranks of " in result.stderr
+
+
 def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
     # In some of these, the rank exits while what it wrote last waits behind a megabyte.
     counts = range(160_000, 230_000, 30_000)
