@@ -15,6 +15,7 @@ had a gradient for it. That rank cannot know, and contributes dense zeros: a mis
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from lightcc.torch._profile import region
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
@@ -44,6 +45,8 @@ replaced, write
     optimizer.synchronize()
 and for the step
     with optimizer.skip_synchronize(): optimizer.step()"""
+_TAKEN_OVER = """Another DistributedOptimizer was made later for parameter '{}', and combines its \
+gradient. Use that one; give parameters of several optimizers to one of them, in groups."""
 
 
 class _Slot(Slot):
@@ -53,9 +56,12 @@ class _Slot(Slot):
         parameter: It.
         context: Of the compression, while its gradient travels.
         sparse_dim: Of its sparse gradients; 0 as long as there was none.
+        owner: The exchange that it is of.
     """
 
-    __slots__ = ("context", "parameter", "sparse_dim")
+    __slots__ = ("context", "owner", "parameter", "sparse_dim")
+
+    owner: weakref.ref[GradientExchange]
 
     def __init__(self, name: str, parameter: torch.Tensor) -> None:
         super().__init__(
@@ -205,11 +211,12 @@ class GradientExchange:
         anything. `start_check` counts the steps.
 
         Raises:
-            ValueError: Another exchange, of an optimizer that still lives, combines a gradient.
+            ValueError: A gradient is on its way in another exchange, which this one takes over.
         """
         self._slots = _make_slots(names)
-        _check_unowned(self._slots)
+        _check_idle(self._slots)
         self._hooks: list[RemovableHandle] = []
+        self._taken_over = ""
         self._start_check = start_check
         # The engine divides by the number of ranks when the op is Average.
         averaged = op == Average
@@ -235,7 +242,7 @@ class GradientExchange:
             ValueError: As of the constructor.
         """
         slots = _make_slots(names)
-        _check_unowned(slots)
+        _check_idle(slots)
         self._slots |= slots
         self._start_check.add(names)
         self.stream.add(slots.values())
@@ -254,7 +261,10 @@ class GradientExchange:
             AssertionError: A gradient was changed on its way; on the ranks where it was, when all
                 have arrived.
             HorovodInternalError: As of the stream.
+            RuntimeError: A later exchange has taken over.
         """
+        if self._taken_over:
+            raise RuntimeError(_TAKEN_OVER.format(self._taken_over))
 
         def wait() -> bool:
             self.stream.synchronize()
@@ -303,7 +313,11 @@ class GradientExchange:
         return self.handles()[parameter]
 
     def _hook(self, slots: Mapping[torch.Tensor, _Slot]) -> None:
+        for slot, owner in _owners(slots):
+            owner.remove_hooks()
+            owner._taken_over = slot.name  # noqa: SLF001
         for parameter, slot in slots.items():
+            slot.owner = weakref.ref(self)
             # Called with the parameter besides; a partial costs less than a function around it.
             self._hooks.append(_register(parameter, partial(self.stream.ready, slot)))
 
@@ -317,17 +331,25 @@ def _make_slots(names: Mapping[torch.Tensor, str]) -> dict[torch.Tensor, _Slot]:
     }
 
 
-def _check_unowned(slots: Mapping[torch.Tensor, _Slot]) -> None:
-    for parameter, slot in slots.items():
+def _owners(slots: Mapping[torch.Tensor, _Slot]) -> Iterator[tuple[_Slot, GradientExchange]]:
+    """Gives the slots that optimizers which still live have for the same parameters."""
+    for parameter in slots:
         hooks: Any = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  torch's name
-        for hook in hooks.values():
+        for hook in list(hooks.values()):
             if isinstance(hook, partial) and isinstance(hook.args[0], _Slot):
-                msg = (
-                    f"The gradient of parameter '{slot.name}' is combined by another "
-                    f"DistributedOptimizer already, as '{hook.args[0].name}'. Give both sets of "
-                    "parameters to one optimizer, in groups, or delete the other one first."
-                )
-                raise ValueError(msg)  # noqa: TRY004  the parameter is wrong, no type
+                owner = hook.args[0].owner()
+                if owner is not None:
+                    yield hook.args[0], owner
+
+
+def _check_idle(slots: Mapping[torch.Tensor, _Slot]) -> None:
+    for slot, owner in _owners(slots):
+        if owner.stream.active:
+            msg = (
+                f"The gradient of parameter '{slot.name}' is on its way in another "
+                "DistributedOptimizer: call its step() or synchronize() first."
+            )
+            raise ValueError(msg)
 
 
 def _gradient(slot: _Slot, dense: bool = False) -> torch.Tensor:

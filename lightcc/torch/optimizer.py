@@ -200,8 +200,8 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         Collective: every rank of the process set must call it.
 
         Raises:
-            ValueError: As of torch; or there were `named_parameters`, but not for these; or another
-                DistributedOptimizer has one of them.
+            ValueError: As of torch; or there were `named_parameters`, but not for these; or
+                gradients of them are on their way in another DistributedOptimizer.
         """
         super().add_param_group(param_group)
         if self._exchange is not None:
@@ -245,6 +245,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             AssertionError: A gradient was changed on its way, by clipping for instance; on ranks
                 where that is so.
             HorovodInternalError: A rank failed, or ranks disagree about a parameter. On all ranks.
+            RuntimeError: Another DistributedOptimizer was made later for one of its parameters.
         """
         if self._exchange is not None:
             self._exchange.synchronize()
@@ -473,8 +474,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         `set_gradient_scale()`.
 
     Raises:
-        ValueError: An argument is not allowed, lightcc is not initialized, or another
-            DistributedOptimizer that still lives has a parameter of these. On the ranks where that
+        ValueError: An argument is not allowed, lightcc is not initialized, or a gradient is on its
+            way in another DistributedOptimizer, which this one takes over. On the ranks where that
             is so.
         TypeError: `optimizer`, `compression` or `process_set` is of another kind. Likewise.
         NotImplementedError: `Adasum` with another process set than all ranks.

@@ -111,20 +111,28 @@ def test_names_are_pairs_differ_and_are_complete() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_parameter_belongs_to_one_optimizer_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_belongs_to_the_optimizer_made_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")  # Ranks may come, so gradients travel.
     m = model()
     first = wrap(m)
+    m(torch.ones(1, 2)).sum().backward()
     other = hvd.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
-    p = next(m.parameters())
-    refused = "combined by another DistributedOptimizer already, as '.*0.0'"
+    refused = "parameter '.*0.0' is on its way in another DistributedOptimizer"
     with pytest.raises(ValueError, match=refused):
         wrap(m)
     with pytest.raises(ValueError, match=refused):
-        other.add_param_group({"params": [p]})
+        other.add_param_group({"params": [next(m.parameters())]})
     assert len(other.param_groups) == 1
+    first.step()
+    second = wrap(m)
+    m(torch.ones(1, 2)).sum().backward()
+    before = [p.clone() for p in m.parameters()]
+    with pytest.raises(RuntimeError, match=r"made later for parameter '.*0\.0'"):
+        first.step()
+    assert all(map(torch.equal, before, m.parameters()))
     del first
-    assert wrap(m)
+    second.step()
+    assert not all(map(torch.equal, before, m.parameters()))
 
 
 @pytest.mark.usefixtures("world")
