@@ -106,8 +106,25 @@ class ModelStateHandler(StateHandler):
     moves_in_steps = True
 
     def sync(self) -> None:
-        """Gives the model the parameters and buffers of rank `source`."""
-        broadcast_parameters(self.value.state_dict(), root_rank=self.source)
+        """Gives the model what that of rank `source` has: parameters, buffers and extra state.
+
+        Raises:
+            ValueError: The models have entries of other names; not on rank `source`.
+        """
+        own = self.value.state_dict()
+        extra = {name for name, it in own.items() if _is_extra(name, it)}
+        sent = {name: it if name in extra else None for name, it in own.items()}
+        found = broadcast_object(sent, self.source, "model_state")
+        if differing := sorted(found.keys() ^ own.keys()):
+            msg = (
+                f"only one of this model and that of rank {self.source} has "
+                f"{', '.join(differing)}: all ranks need the same layers"
+            )
+            raise ValueError(msg)
+        parts = {name: it for name, it in own.items() if name not in extra}
+        broadcast_parameters(parts, root_rank=self.source)
+        if extra and _world.rank() != self.source:
+            self.value.load_state_dict({name: found[name] for name in extra}, strict=False)
 
     def parts(self) -> tuple[Any, list[torch.Tensor]]:
         """Returns copies of buffers and of what is small, and the large parameters themselves."""
@@ -147,6 +164,11 @@ class ModelStateHandler(StateHandler):
             for name, value in own.items():
                 if value.data_ptr() != arrived[name].data_ptr():
                     value.copy_(arrived[name])
+
+
+def _is_extra(name: str, value: Any) -> bool:
+    """Whether an entry of a model's state is what a module's `get_extra_state()` returned."""
+    return not isinstance(value, torch.Tensor) or name.endswith("_extra_state")
 
 
 class OptimizerStateHandler(StateHandler):

@@ -28,6 +28,7 @@ def functions() -> None:
     empty_state_of_the_root()
     unusual_state()
     groups_that_differ()
+    extra_state()
     objects()
 
 
@@ -206,6 +207,34 @@ def groups_that_differ() -> None:
         with pytest.raises(ValueError, match="parameter group"):
             hvd.broadcast_optimizer_state(optimizer, ROOT)
     check_same(hvd.allreduce(torch.ones(1)), torch.ones(1))
+
+
+class Counted(torch.nn.Linear):
+    seen = 0
+
+    def get_extra_state(self) -> Any:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
+def extra_state() -> None:
+    model = Counted(2, 1)
+    model.seen = hvd.rank() + 7
+    hvd.elastic.TorchState(model).sync()
+    assert model.seen == 7
+
+    # The root waits for the others' parameters, so they send them at last.
+    handler = hvd.elastic.state.ModelStateHandler(
+        Counted(2, 1) if hvd.rank() == 0 else torch.nn.Linear(2, 1)
+    )
+    if hvd.rank() > 0:
+        with pytest.raises(ValueError, match=r"that of rank 0 has _extra_state: all ranks"):
+            handler.sync()
+        hvd.broadcast_parameters(handler.value.state_dict(), 0)
+    else:
+        handler.sync()
 
 
 def objects() -> None:
