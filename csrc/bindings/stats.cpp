@@ -43,6 +43,8 @@ void each_number(const WorldStats& s, const Row& row) {
   row("network_retransmits", kCount, "Packets that TCP sent again", s.network_retransmits);
   row("control_frames_sent", kCount, "Messages of the control plane", s.control_frames_sent);
   row("sleeps", kCount, "Times that the progress loop went to sleep", s.sleeps);
+  row("yields", kCount, "Times that it offered its core to others", s.yields);
+  row("slow_yields", kCount, "Times that the core came back after 2.5 ms or more", s.slow_yields);
   row("compressed_tensors", kCount, "Tensors that were compressed", compression.tensors);
   row("compressed_on_gpu", kCount, "Of them, those of which a GPU selected", compression.on_device);
   row("compressed_dense_bytes",

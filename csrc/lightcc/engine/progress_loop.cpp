@@ -27,8 +27,12 @@ const HandleState& never() {
 ProgressLoop::ProgressLoop(Driven& core,
                            OperationTable& operations,
                            const Clock& clock,
-                           SpinPolicy spin)
-    : core_(core), operations_(operations), clock_(clock), spin_(spin) {}
+                           const BackoffPolicy& policy)
+    : core_(core),
+      operations_(operations),
+      clock_(clock),
+      policy_(policy),
+      backoff_(policy, clock, [] { relax(true); }) {}
 
 Status ProgressLoop::start_thread() {
   completion_threads_ = std::make_unique<CompletionThreads>();
@@ -104,7 +108,7 @@ void ProgressLoop::help(const std::function<bool()>& done, const HandleState* st
 bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint until) {
   for (int tries = 0; tries < 1000 && !done(); ++tries) {
     if (mutex_.try_lock()) {
-      if (spin_.shuts_gate) {
+      if (policy_.shuts_gate) {
         core_.waker().shut_gate();
       }
       drive(done, until);
@@ -121,27 +125,19 @@ bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint unt
 // hot
 void ProgressLoop::drive(const std::function<bool()>& done, TimePoint until) {
   core_.waker().cancel_sleep();
-  TimePoint idle_since = clock_.now();
-  std::uint32_t idle_steps = 0;
+  backoff_.reset();
   while (!done() && !operations_.has_callbacks()) {
     if (core_.step()) {
-      idle_steps = 0;
+      backoff_.reset();
       continue;
     }
-    relax(spin_.yield);
-    if (++idle_steps == 1) {
-      idle_since = clock_.now();
-    }
-    if (idle_steps % 16 != 0) {
-      continue;
-    }
-    const TimePoint now = clock_.now();
-    if (now >= until) {
+    const bool looks_on = backoff_.keep_looking(policy_.foreground);
+    if (backoff_.now() >= until) {
       return;
     }
-    if (now - idle_since >= spin_.foreground) {
+    if (!looks_on) {
       rest_until(until);
-      idle_steps = 0;
+      backoff_.reset();
     }
   }
 }
@@ -193,16 +189,13 @@ void ProgressLoop::run() {
 
 // hot
 void ProgressLoop::drive_in_background() {
-  TimePoint idle_since = clock_.now();
+  backoff_.reset();
   while (!is_wanted_elsewhere() && !operations_.has_callbacks()) {
     if (core_.step()) {
-      idle_since = clock_.now();
-      continue;
-    }
-    if (!core_.busy() || clock_.now() - idle_since >= spin_.background) {
+      backoff_.reset();
+    } else if (!core_.busy() || !backoff_.keep_looking(policy_.background)) {
       return;
     }
-    relax(spin_.yield);
   }
 }
 

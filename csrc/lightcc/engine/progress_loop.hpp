@@ -21,9 +21,9 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/backoff.hpp"
 #include "lightcc/engine/completion_threads.hpp"
 #include "lightcc/engine/operation_table.hpp"
-#include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/waker.hpp"
 
 namespace lightcc {
@@ -56,7 +56,10 @@ class Driven {
 class ProgressLoop {
  public:
   /// The references outlive the loop.
-  ProgressLoop(Driven& core, OperationTable& operations, const Clock& clock, SpinPolicy spin);
+  ProgressLoop(Driven& core,
+               OperationTable& operations,
+               const Clock& clock,
+               const BackoffPolicy& policy);
 
   /// Starts the own thread. Errors: kSystem.
   Status start_thread();
@@ -72,6 +75,8 @@ class ProgressLoop {
   Mutex& mutex() const { return mutex_; }
   /// Times the loop went to sleep.
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
+  std::uint64_t yields() const { return backoff_.yields(); }
+  std::uint64_t slow_yields() const { return backoff_.slow_yields(); }
 
  private:
   /// True when this thread drove.
@@ -88,8 +93,9 @@ class ProgressLoop {
   Driven& core_;
   OperationTable& operations_;
   const Clock& clock_;
-  const SpinPolicy spin_;
+  const BackoffPolicy policy_;
   mutable Mutex mutex_;
+  Backoff backoff_;  // Guarded by mutex_, but for its counters.
   std::atomic<int> helpers_{0};
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> sleeps_{0};

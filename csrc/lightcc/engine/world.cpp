@@ -7,11 +7,12 @@
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/mutex.hpp"
+#include "lightcc/base/usable_cores.hpp"
+#include "lightcc/engine/backoff.hpp"
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/handle_on_device.hpp"
 #include "lightcc/engine/progress_loop.hpp"
-#include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/submission.hpp"
 #include "lightcc/engine/world_report.hpp"
 
@@ -170,6 +171,8 @@ class WorldImpl final : public World {
     stats.payload_bytes = operations_.payload_bytes();
     stats.in_flight = operations_.in_flight();
     stats.sleeps = loop_->sleeps();
+    stats.yields = loop_->yields();
+    stats.slow_yields = loop_->slow_yields();
     const MutexLock lock(loop_->mutex());
     core_->fill_stats(stats);
     stats.compression = residuals_->counters();
@@ -291,11 +294,12 @@ class WorldImpl final : public World {
       }
     }
     const bool networked = membership.transport != nullptr;
-    const SpinPolicy spin = spin_policy(membership.topology.local_size, networked);
+    const BackoffPolicy policy =
+        backoff_policy(membership.topology.local_size, usable_cores(), networked);
     LIGHTCC_ASSIGN_OR_RETURN(
         core_,
         Core::make(std::move(membership), options_, joining, clock_, operations_, *residuals_));
-    loop_ = std::make_unique<ProgressLoop>(*core_, operations_, clock_, spin);
+    loop_ = std::make_unique<ProgressLoop>(*core_, operations_, clock_, policy);
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
     }

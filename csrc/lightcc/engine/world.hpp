@@ -145,8 +145,10 @@ struct WorldStats {
   std::uint64_t network_bytes_received = 0;
   std::uint64_t network_retransmits = 0;  ///< Packets that TCP sent again; elsewhere 0.
   std::uint64_t control_frames_sent = 0;
-  std::uint64_t in_flight = 0;  ///< Submissions that have not completed.
-  std::uint64_t sleeps = 0;     ///< Times the progress loop went to sleep.
+  std::uint64_t in_flight = 0;    ///< Submissions that have not completed.
+  std::uint64_t sleeps = 0;       ///< Times the progress loop went to sleep.
+  std::uint64_t yields = 0;       ///< Times it offered its core between two looks.
+  std::uint64_t slow_yields = 0;  ///< Times that the core came back late.
   CompressionCounters compression;
   std::vector<TensorUsage> compressed;
   std::vector<AllreduceCost> allreduce_costs;

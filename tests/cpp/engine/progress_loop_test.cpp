@@ -73,7 +73,8 @@ class FakeCore final : public Driven {
 class ProgressLoopTest : public ::testing::Test {
  protected:
   ProgressLoop loop(Duration spin, bool shuts_gate = false) {
-    return {core_, operations_, clock_, {.foreground = spin, .shuts_gate = shuts_gate}};
+    return {
+        core_, operations_, clock_, {.pause = spin, .foreground = spin, .shuts_gate = shuts_gate}};
   }
 
   HastyClock clock_;

@@ -104,6 +104,8 @@ def test_stats_count_completed_operations() -> None:
         "network_bytes_received",
         "control_frames_sent",
         "sleeps",
+        "yields",
+        "slow_yields",
         "compressed_tensors",
         "compressed_on_gpu",
         "compressed_dense_bytes",
