@@ -17,7 +17,7 @@ from lightcc.testing import spawn_ranks
 pytestmark = pytest.mark.multiproc
 
 TINY = [
-    *("--model=MobileNetV2", "--image-size=32", "--batch-size=2"),
+    *("--model=MobileNet", "--image-size=32", "--batch-size=2"),
     *("--num-warmup-batches=1", "--num-batches-per-iter=1", "--num-iters=2"),
 ]
 
@@ -50,7 +50,7 @@ def test_benchmark_prints_what_horovods_prints(script: str, arguments: list[str]
     assert code == 0, said
     number = r"\d+\.\d"
     for line in (
-        "Model: MobileNetV2",
+        "Model: MobileNet",
         "Batch size: 2",
         "Number of CPUs: 2",
         "Running warmup...",
