@@ -128,6 +128,9 @@ Result<std::optional<Frame>> ControlLink::receive() {
     if (frame.has_value()) {
       return frame;
     }
+    if (std::exchange(is_drained_, false)) {
+      return std::optional<Frame>();
+    }
     std::array<std::byte, kReadBytes> buffer;  // NOLINT: filled by the read
     auto count = stream_->read_some(buffer);
     if (!count.ok()) {
@@ -138,6 +141,7 @@ Result<std::optional<Frame>> ControlLink::receive() {
     if (*count == 0) {
       return std::optional<Frame>();
     }
+    is_drained_ = fd() >= 0 && *count < buffer.size();
     inbox_.insert(
         inbox_.end(), buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(*count));
   }

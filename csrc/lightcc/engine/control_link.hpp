@@ -64,8 +64,9 @@ class ControlLink {
   void mark_broken() { is_broken_ = true; }
   bool is_broken() const { return is_broken_; }
   bool has_backlog() const { return sent_ < backlog_.size(); }
-  /// The next whole frame, or nothing for now. Errors: kPeerFailed when the peer is gone (after its
-  /// last frame was delivered) or sent nonsense.
+  /// The next whole frame, or nothing for now: a socket may tell of its end, or have more, at the
+  /// next call. Errors: kPeerFailed when the peer is gone (after its last frame was delivered) or
+  /// sent nonsense.
   Result<std::optional<Frame>> receive();
 
  private:
@@ -80,6 +81,7 @@ class ControlLink {
   bool urgent_ = false;  // Something in the backlog is.
   Bytes inbox_;
   std::size_t parsed_ = 0;
+  bool is_drained_ = false;  // The last read took all that the socket had.
 };
 
 }  // namespace lightcc
