@@ -10,6 +10,7 @@ pytest=$1 workers=$2 report=$3
 shift 3
 alone="${report%.xml}-alone.xml"
 
+unset PYTHONDONTWRITEBYTECODE  # To rewrite all tests anew takes each process 10 s.
 rm -f "$report" "$alone"
 "$pytest" -n "$workers" --junitxml "$report" "$@"
 status=$?
