@@ -42,12 +42,6 @@ class Work {
   virtual std::optional<TimePoint> device_begin() const { return std::nullopt; }
 };
 
-/// An operation in which nothing is left to be done.
-class DoneWork final : public Work {
- public:
-  Result<Progress> advance() override { return Progress::kDone; }
-};
-
 /// An operation that could not be started.
 class FailedWork final : public Work {
  public:

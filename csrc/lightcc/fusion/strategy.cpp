@@ -59,17 +59,6 @@ Result<FusionRule> parse_fusion_strategy(const std::string& name) {
                     name.c_str());
 }
 
-const char* fusion_rule_name(FusionRule rule) {
-  switch (rule) {
-    case FusionRule::kNone:
-      return "none";
-    case FusionRule::kHorovod:
-      return "horovod";
-    default:
-      return "auto_fusion";
-  }
-}
-
 std::vector<std::size_t> next_bucket(std::span<const FusionCandidate> ready,
                                      FusionRule rule,
                                      std::uint64_t limit_bytes) {

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 
@@ -23,8 +22,6 @@ namespace lightcc {
 
 /// What tensors that belong to no plan follow under a LIGHT_FUSION_STRATEGY; empty is auto_fusion.
 Result<FusionRule> parse_fusion_strategy(const std::string& name);
-/// "none", "auto_fusion", "horovod".
-LIGHTCC_EXPORT const char* fusion_rule_name(FusionRule rule);
 
 /// A tensor that every rank is ready for.
 struct FusionCandidate {

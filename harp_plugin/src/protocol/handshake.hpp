@@ -23,8 +23,6 @@ namespace harp {
 inline constexpr std::size_t kOfferBytes = 28;
 inline constexpr std::size_t kSynBytes = 8 + 16 + kOfferBytes;
 inline constexpr std::size_t kSynAckBytes = 16 + kOfferBytes + 8;
-inline constexpr std::size_t kConfBytes = 12;
-inline constexpr std::size_t kEchoBytes = 8;
 inline constexpr std::size_t kResetBytes = 8;
 
 /// One end's terms. The session uses the smaller of both where both have a limit on the same thing.

@@ -51,7 +51,6 @@ class ShareProbe {
   void cancel() { rounds_ = 0; }
   /// A probe looks at the path, not at the share.
   bool is_deep() const { return is_deep_; }
-  bool is_upward() const { return is_upward_; }
   /// The round trip before the window shrank, and while it was small.
   Duration before() const { return before_; }
   Duration after() const { return after_; }

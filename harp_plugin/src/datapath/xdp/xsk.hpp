@@ -33,8 +33,6 @@ class Xsk {
   ~Xsk();
 
   int descriptor() const { return fd_.get(); }
-  /// The NIC reads and writes the frames, without the kernel in between.
-  bool is_zero_copy() const { return is_zero_copy_; }
   /// Frames larger than this need several buffers (Linux 6.6).
   static constexpr std::size_t kMaxWithoutPieces = 3498 + 14;
 
