@@ -305,10 +305,11 @@ class LaunchedJob(Job):
     def _on_awaited(self, workers: tuple[int, ...]) -> None:
         settings = self._elastic.settings
         patience = f"{min(settings.stuck_s, settings.elastic_timeout_s):g} s more (--stuck-timeout)"
-        late = "has not left a broken epoch"
+        is_one = len(workers) == 1
+        late = f"{'has' if is_one else 'have'} not left a broken epoch"
         if not self._job.plans.members:
             patience = f"{settings.elastic_timeout_s:g} s in all (--elastic-timeout)"
-            late = f"is not ready after {settings.start_timeout_s:g} s"
+            late = f"{'is' if is_one else 'are'} not ready after {settings.start_timeout_s:g} s"
         self._say(f"{self._named(workers)} {late}: the others wait for up to {patience}")
         for worker in workers:
             self._event_file.write("worker_awaited", worker=worker, host=self._host_of[worker])
