@@ -129,8 +129,8 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         _paragraph(
             "`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT` are set, unless "
             "they are already, so that `torch.distributed.init_process_group()` works. They are "
-            "not in elastic jobs, whose ranks change, nor with `--horovod`: trainers start "
-            "torch.distributed when they see them."
+            "not in elastic jobs, whose [ranks change](../running/elastic.md#what-it-cannot-do), "
+            "nor with `--horovod`: trainers start torch.distributed when they see them."
         ),
         "",
         "## HARP",

@@ -16,6 +16,7 @@ come to differ later (`check_replicas` of elastic jobs does).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import zlib
@@ -27,7 +28,7 @@ import torch
 from lightcc import _world
 from lightcc._ops.reductions import Max
 from lightcc.elastic._replicas import sample
-from lightcc.exceptions import RankMismatchError
+from lightcc.exceptions import RankMismatchError, ShutDownError
 from lightcc.fusion import digest_of
 from lightcc.torch import mpi_ops
 
@@ -93,12 +94,14 @@ class StartCheck:
         own = torch.tensor(weights + options, dtype=torch.int64)
         whole = torch.zeros(self._process_set.size() or 1, dtype=torch.int64)
         whole[self._process_set.rank() or 0] = _hash(own.numpy().tobytes())
-        self._handle = mpi_ops.allreduce_async_(
-            torch.cat([own, -own, whole]),
-            name=f"DistributedOptimizer.start.{digest_of(self._names.values())}",
-            op=Max,
-            process_set=self._process_set,
-        )
+        # A rank whose training ends with this step may have left already.
+        with contextlib.suppress(ShutDownError):
+            self._handle = mpi_ops.allreduce_async_(
+                torch.cat([own, -own, whole]),
+                name=f"DistributedOptimizer.start.{digest_of(self._names.values())}",
+                op=Max,
+                process_set=self._process_set,
+            )
 
     def _compare(self, handle: int) -> None:
         try:

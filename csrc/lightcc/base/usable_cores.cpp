@@ -25,7 +25,7 @@ std::optional<double> limit_in(const std::string& folder) {
   return std::nullopt;
 }
 
-// Of a line "4:cpu,cpuacct:/a/b", or "0::/a/b" of v2, where the group lies below the root.
+// Where the group of a line "4:cpu,cpuacct:/a/b", or "0::/a/b" of v2, lies below the root.
 std::optional<std::string> cpu_group(const std::string& line) {
   const std::size_t first = line.find(':');
   const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);

@@ -111,10 +111,19 @@ def serve_or_join(directory: str) -> tuple[str, int | None, str, float]:
     return init_seen()
 
 
-def connections_to(port: int) -> int:
-    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    established = [row.split() for row in rows if row.split()[3] == "01"]
-    return sum(int(row[1].rpartition(":")[2], 16) == port for row in established)
+def is_connected(pid: int, port: int) -> bool:
+    """Returns whether a process has a connection to a port of this host."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {
+        f"socket:[{row[9]}]"
+        for row in rows
+        if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port
+    }
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
+            if os.readlink(file) in sockets:
+                return True
+    return False
 
 
 def test_death_of_the_rank_that_serves_the_store_is_noticed(tmp_path: Path) -> None:
@@ -122,7 +131,7 @@ def test_death_of_the_rank_that_serves_the_store_is_noticed(tmp_path: Path) -> N
         wait_for_file(str(tmp_path / "address"))
         port = int((tmp_path / "address").read_text().rpartition(":")[2])
         deadline = time.monotonic() + 30
-        while connections_to(port) < 2 and time.monotonic() < deadline:
+        while not is_connected(processes.pids[1], port) and time.monotonic() < deadline:
             time.sleep(0.01)
         killed = time.monotonic()
         processes.kill(0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import lightcc.torch as hvd
+from lightcc.exceptions import ShutDownError
 from lightcc.testing import spawn_ranks
 
 
@@ -64,6 +65,32 @@ def run() -> list[list[str]]:
     said.append(heard.texts)
     hvd.shutdown()
     return said
+
+
+def end_with_the_second_step() -> None:
+    hvd.init()
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1))
+    check = optimizer._exchange._start_check
+    send = check._send
+
+    def send_when_rank_0_has_left() -> None:
+        with pytest.raises(ShutDownError):
+            hvd.barrier()
+        send()
+
+    if hvd.rank() == 1:
+        check._send = send_when_rank_0_has_left
+    for _ in range(2):
+        optimizer.zero_grad()
+        parameter.sum().backward()
+        optimizer.step()
+    hvd.shutdown()
+
+
+@pytest.mark.multiproc
+def test_a_rank_that_leaves_after_its_second_step_fails_no_other() -> None:
+    spawn_ranks(end_with_the_second_step, 2)
 
 
 @pytest.mark.multiproc
