@@ -33,7 +33,7 @@ std::optional<std::string> cpu_group(const std::string& line) {
     return std::nullopt;
   }
   const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-  const std::string group = line.substr(second + 1);
+  std::string group = line.substr(second + 1);
   if (controllers == ",,") {
     return group;
   }
