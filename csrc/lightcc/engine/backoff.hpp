@@ -32,6 +32,7 @@ class Backoff {
   /// `clock` outlives it. `yield` offers the core to whoever wants it.
   Backoff(const BackoffPolicy& policy, const Clock& clock, std::function<void()> yield);
 
+  const BackoffPolicy& policy() const { return policy_; }
   /// Something moved, or a driver begins.
   void reset() { looks_ = 0; }
   /// After a look that found nothing: pauses, or yields. False: nothing has moved for `limit`, or

@@ -31,7 +31,6 @@ ProgressLoop::ProgressLoop(Driven& core,
     : core_(core),
       operations_(operations),
       clock_(clock),
-      policy_(policy),
       backoff_(policy, clock, [] { relax(true); }) {}
 
 Status ProgressLoop::start_thread() {
@@ -108,7 +107,7 @@ void ProgressLoop::help(const std::function<bool()>& done, const HandleState* st
 bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint until) {
   for (int tries = 0; tries < 1000 && !done(); ++tries) {
     if (mutex_.try_lock()) {
-      if (policy_.shuts_gate) {
+      if (backoff_.policy().shuts_gate) {
         core_.waker().shut_gate();
       }
       drive(done, until);
@@ -131,7 +130,7 @@ void ProgressLoop::drive(const std::function<bool()>& done, TimePoint until) {
       backoff_.reset();
       continue;
     }
-    const bool looks_on = backoff_.keep_looking(policy_.foreground);
+    const bool looks_on = backoff_.keep_looking(backoff_.policy().foreground);
     if (backoff_.now() >= until) {
       return;
     }
@@ -193,7 +192,7 @@ void ProgressLoop::drive_in_background() {
   while (!is_wanted_elsewhere() && !operations_.has_callbacks()) {
     if (core_.step()) {
       backoff_.reset();
-    } else if (!core_.busy() || !backoff_.keep_looking(policy_.background)) {
+    } else if (!core_.busy() || !backoff_.keep_looking(backoff_.policy().background)) {
       return;
     }
   }

@@ -93,7 +93,6 @@ class ProgressLoop {
   Driven& core_;
   OperationTable& operations_;
   const Clock& clock_;
-  const BackoffPolicy policy_;
   mutable Mutex mutex_;
   Backoff backoff_;  // Guarded by mutex_, but for its counters.
   std::atomic<int> helpers_{0};
