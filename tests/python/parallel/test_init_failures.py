@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from faults import DEATH_S, wait_for_file
 from grids import THREE, TWO_HOSTS
+from sockets import is_connected
 from store_proxy import StoreProxy, go_through, init_seen
 
 import lightcc as hvd
@@ -109,21 +110,6 @@ def serve_or_join(directory: str) -> tuple[str, int | None, str, float]:
     wait_for_file(str(address))
     os.environ["LIGHT_RENDEZVOUS"] = address.read_text()
     return init_seen()
-
-
-def is_connected(pid: int, port: int) -> bool:
-    """Returns whether a process has a connection to a port of this host."""
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    sockets = {
-        f"socket:[{row[9]}]"
-        for row in rows
-        if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port
-    }
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
-            if os.readlink(file) in sockets:
-                return True
-    return False
 
 
 def test_death_of_the_rank_that_serves_the_store_is_noticed(tmp_path: Path) -> None:

@@ -15,32 +15,14 @@ import numpy as np
 import pytest
 from faults import wait_for_file
 from grids import TWO_HOSTS
+from sockets import listening_ports
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, mark
 
 pytestmark = pytest.mark.multiproc
-_LISTENING = "0A"
 _SCANS = 200
 _FEW_DESCRIPTORS = 160
-
-
-def listening_ports(pids: list[int]) -> list[int]:
-    """TCP ports on which one of the processes listens, from the kernel's tables."""
-    inodes = set()
-    for pid in pids:
-        # The process, or the descriptor, may be gone by now.
-        with contextlib.suppress(FileNotFoundError):
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    inodes.add(str(entry.readlink()))
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == _LISTENING and f"socket:[{columns[9]}]" in inodes:
-                ports.add(int(columns[1].rpartition(":")[2], 16))
-    return sorted(ports)
 
 
 def reduce_until_told(stop: str) -> tuple[int, int, int]:
