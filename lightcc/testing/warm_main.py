@@ -2,8 +2,8 @@
 
 `python warm_main.py DESCRIPTOR SYS_PATH MODULE...`. DESCRIPTOR is a connected Unix stream socket
 to the process that asks (`warm`). Importing torch and its compiler takes three seconds of a core,
-a fork takes milliseconds. The warm process has one thread, no world, and nothing of lightcc: the
-child imports that, with the environment that it was given.
+a fork takes milliseconds. The warm process has one thread and no world. It imports nothing of
+lightcc by itself.
 
 A request is a line of JSON (`module`, `arguments`, `environment`, `path`, `directory`) with two
 descriptors: the child's standard output and error, and a socket on which its process id and then
@@ -11,8 +11,8 @@ its wait status are reported. A child is a session of its own and runs the modul
 does. End of file on DESCRIPTOR means that nobody asks any more: all children are killed.
 
 Not as in a fresh process: hashes of strings have the same seed in all children, what modules read
-from the environment while they were imported is the warm process's, and at the end the interpreter
-is not taken apart (`leave`).
+from the environment while they were imported is the warm process's, and at the end neither the
+interpreter nor what the warm process has made is taken apart (`leave`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import socket
 import sys
 import threading
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -118,6 +119,9 @@ class Server:
             reporter.close()
         for descriptor in (output, report, self._wake_read, self._wake_write, *self._descriptors):
             os.close(descriptor)
+        # What finalizers take apart at the end is the warm process's, as its modules are.
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+            finalizer.atexit = False
 
     def _report_ends(self) -> None:
         while self._children:
@@ -141,8 +145,8 @@ def run_request(request: dict[str, Any]) -> int:
     sys.path[:] = request["path"]
     sys.argv[:] = [request["module"], *request["arguments"]]
     # What a fresh process would have drawn for itself; `random` does so by its own.
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -29,9 +29,10 @@ _SUITES = pytest.StashKey[Choice]()
 
 # Ranks are forked from processes that have imported what takes long; `fresh=True` starts one anew.
 # torch imports its compiler, which takes as long as all the rest, with the first optimizer.
-_COMMON = ("numpy", "ml_dtypes", "pytest")
+_NUMPY = ("numpy.random", "numpy.testing", "numpy.typing")
+_COMMON = (*_NUMPY, "ml_dtypes", "pytest", "lightcc.testing")
 warm_up(*_COMMON)
-warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
+warm_up(*_COMMON, "torch", "torch._dynamo", "lightcc.torch", for_users_of="torch")
 warm_up(*_COMMON, "warm_cuda_torch", "torch._dynamo", for_users_of="cuda_torch")
 # A rank with another Keras than this one starts anew.
 warm_up(*_COMMON, "tensorflow", for_users_of="tensorflow")

@@ -107,6 +107,18 @@ def test_a_child_ends_as_a_program_does(probe: Probe, text: str, code: int, outp
     assert probe.run(text) == (code, output)
 
 
+def test_a_child_runs_its_own_finalizers_and_none_of_the_warm_process(
+    probe: Probe, tmp_path: Path
+) -> None:
+    (tmp_path / "finalized.py").write_text("import weakref\nweakref.finalize(weakref, print, 1)\n")
+    probe.process = WarmProcess(["finalized"])
+    try:
+        text = "import finalized, weakref\nweakref.finalize(weakref, print, 2)\n"
+        assert probe.run(text) == (0, "2\n")
+    finally:
+        probe.process.stop()
+
+
 def test_an_error_is_printed_and_ends_with_code_1(probe: Probe) -> None:
     code, output = probe.run("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     assert code == 1
