@@ -141,7 +141,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith(("LIGHT_", "HOROVOD_", "HARP_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HARP_PROFILE", "none")  # Not what harp-setup has written on this machine.
+    before = dict(os.environ)
     yield
+    # One variable that stays could have all later ranks start from nothing.
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
     basics.shutdown()
 
 
