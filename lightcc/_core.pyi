@@ -17,6 +17,12 @@ def error_table() -> list[tuple[int, str, type[Exception]]]:
 def make_error(code: int, message: str, rank: int = -1) -> Exception:
     """Makes, without raising it, the exception of an engine error code."""
 
+def grid_widths(members: int) -> list[int]:
+    """Returns the widths of the levels of a group between hosts, from the lowest up.
+
+    Empty for one member.
+    """
+
 class CudaArray:
     """A result in CUDA memory, for arrays that no framework of lightcc's made.
 

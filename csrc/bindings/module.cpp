@@ -11,6 +11,7 @@
 #include <pybind11/stl.h>
 
 #include "lightcc/base/knobs.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/engine/current_world.hpp"
 #include "lightcc/engine/store_exchange.hpp"
@@ -381,4 +382,8 @@ PYBIND11_MODULE(_core, module) {
   lightcc::bindings::register_stats(module);
   lightcc::bindings::register_gpus(module);
   lightcc::bindings::register_cuda_array(module);
+  module.def("grid_widths",
+             &lightcc::grid_widths,
+             "members"_a,
+             "Returns the widths of the levels of a group between hosts, from the lowest up.");
 }

@@ -5,9 +5,10 @@
 // take part, in an order both agree on). Starting is immediate; the returned Work does the rest,
 // and the caller runs the Works of one Group one after another. Different Groups are independent.
 //
-// Numbers (docs/architecture.md): with at most 16 members every element is combined in member order
-// 0, 1, ..., n-1 by one owner, whatever the chunking; float16 and bfloat16 accumulate in float32
-// and round once. So results do not depend on bucket, chunk, algorithm or SIMD level.
+// Numbers (docs/architecture.md): every element is combined in one order, a function of the group's
+// members alone: member order 0, 1, ..., n-1, or that of its levels (grid/grid_shape.hpp). float16
+// and bfloat16 accumulate in float32 and round once a level. So results do not depend on bucket,
+// chunk, algorithm or SIMD level.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/engine/bucket.hpp"
@@ -13,9 +14,6 @@
 
 namespace lightcc {
 namespace {
-
-// Groups of more members combine in other orders (docs/architecture.md, "Numbers").
-constexpr std::size_t kMaxOrdered = 16;
 
 class Combiner {
  public:
@@ -35,15 +33,29 @@ class Combiner {
     if (!is_elementwise(reduction)) {
       return false;
     }
-    const auto& blocks = blocks_of(signature.process_set, members);
+    const Known& known = known_of(signature.process_set, members);
     const Inputs all{inputs, inputs.size() / members.size()};
-    return blocks.empty() || result.size() > two_level_max_bytes_
-               ? combine_flat(all, members.size(), reduction, result)
-               : combine_blocks(all, blocks, reduction, result);
+    if (!known.blocks.empty() && result.size() <= two_level_max_bytes_) {
+      combine_blocks(all, known, reduction, result);
+      return true;
+    }
+    std::vector<ReduceSource> sources;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      sources.push_back(all[i]);
+    }
+    combine_levels(sources, known.widths, reduction, result);
+    return true;
   }
 
  private:
   using Blocks = std::vector<std::vector<std::size_t>>;  // Indices of members.
+
+  struct Known {
+    std::vector<std::int32_t> members;  // A set's number may come back for others.
+    std::vector<std::size_t> widths;    // Of the levels of a flat group.
+    Blocks blocks;                      // Empty: all-reduces run flat.
+    std::vector<std::size_t> block_widths = {};
+  };
 
   struct Inputs {
     std::span<const std::byte> bytes;
@@ -53,49 +65,51 @@ class Combiner {
     }
   };
 
-  bool combine_flat(const Inputs& inputs,
-                    std::size_t members,
-                    const Reduction& reduction,
-                    std::span<std::byte> result) {
-    if (members > kMaxOrdered) {
-      return false;
-    }
-    sources_.clear();
-    for (std::size_t i = 0; i < members; ++i) {
-      sources_.push_back(inputs[i]);
-    }
-    run(reduction, result);
-    return true;
-  }
-
-  bool combine_blocks(const Inputs& inputs,
-                      const Blocks& blocks,
+  /// As a GridGroup does it.
+  void combine_blocks(const Inputs& inputs,
+                      const Known& known,
                       const Reduction& reduction,
-                      std::span<std::byte> result) {
-    if (blocks.size() > kMaxOrdered || blocks.front().size() > kMaxOrdered) {
-      return false;
-    }
-    partial_.resize(blocks.size() * result.size());
-    const auto partial = [&](std::size_t block) {
-      return std::span(partial_).subspan(block * result.size(), result.size());
-    };
+                      std::span<std::byte> result) const {
+    const Blocks& blocks = known.blocks;
+    Bytes sums(blocks.size() * result.size());
+    std::vector<ReduceSource> of_blocks;
     for (std::size_t block = 0; block < blocks.size(); ++block) {
-      sources_.clear();
+      std::vector<ReduceSource> sources;
       for (const std::size_t member : blocks[block]) {
-        sources_.push_back(inputs[member]);
+        sources.push_back(inputs[member]);
       }
-      run(within_blocks(reduction), partial(block));
+      const auto sum = std::span(sums).subspan(block * result.size(), result.size());
+      combine(sources, within_blocks(reduction), sum);
+      of_blocks.push_back({.data = sum.data(), .prescale = true});
     }
-    sources_.clear();
-    for (std::size_t block = 0; block < blocks.size(); ++block) {
-      sources_.push_back({.data = partial(block).data(), .prescale = true});
-    }
-    run(between_blocks(reduction), result);
-    return true;
+    combine_levels(of_blocks, known.block_widths, between_blocks(reduction), result);
   }
 
-  void run(const Reduction& reduction, std::span<std::byte> result) {
-    reduce(sources_,
+  /// As a NetGroup does it whose levels have these widths, from the lowest up.
+  void combine_levels(std::span<const ReduceSource> sources,
+                      std::span<const std::size_t> widths,
+                      const Reduction& reduction,
+                      std::span<std::byte> result) const {
+    if (widths.size() <= 1) {
+      combine(sources, reduction, result);
+      return;
+    }
+    const GridShape shape{.members = sources.size(), .width = widths.front()};
+    Bytes sums(shape.rows() * result.size());
+    std::vector<ReduceSource> of_rows;
+    for (std::size_t row = 0; row < shape.rows(); ++row) {
+      const auto sum = std::span(sums).subspan(row * result.size(), result.size());
+      combine(
+          sources.subspan(row * shape.width, shape.members_of(row)), within_blocks(reduction), sum);
+      of_rows.push_back({.data = sum.data(), .prescale = true});
+    }
+    combine_levels(of_rows, widths.subspan(1), between_blocks(reduction), result);
+  }
+
+  void combine(std::span<const ReduceSource> sources,
+               const Reduction& reduction,
+               std::span<std::byte> result) const {
+    reduce(sources,
            result.data(),
            nullptr,
            result.size() / element_size(reduction.dtype),
@@ -103,12 +117,17 @@ class Combiner {
            simd_);
   }
 
-  const Blocks& blocks_of(std::uint32_t process_set, const std::vector<std::int32_t>& members) {
+  const Known& known_of(std::uint32_t process_set, const std::vector<std::int32_t>& members) {
     Known& known = known_[process_set];
     if (known.members == members) {
-      return known.blocks;
+      return known;
     }
-    known = {members, {}};
+    const auto host = [&](std::int32_t rank) { return host_of_[static_cast<std::size_t>(rank)]; };
+    const bool share_memory = std::ranges::all_of(
+        members, [&](std::int32_t rank) { return host(rank) == host(members.front()); });
+    known = {.members = members,
+             .widths = share_memory ? std::vector<std::size_t>() : grid_widths(members.size()),
+             .blocks = {}};
     const auto grid = may_have_grid_ ? choose_grid(members, host_of_, two_level_, intra_size_).grid
                                      : std::nullopt;
     for (std::size_t b = 0; grid.has_value() && b < grid->blocks.size(); ++b) {
@@ -118,13 +137,9 @@ class Combiner {
             static_cast<std::size_t>(std::ranges::lower_bound(members, rank) - members.begin()));
       }
     }
-    return known.blocks;
+    known.block_widths = grid_widths(known.blocks.size());
+    return known;
   }
-
-  struct Known {
-    std::vector<std::int32_t> members;  // A set's number may come back for others.
-    Blocks blocks;                      // Empty: all-reduces run flat.
-  };
 
   const std::vector<int>& host_of_;
   bool may_have_grid_;
@@ -133,8 +148,6 @@ class Combiner {
   std::uint64_t two_level_max_bytes_;
   SimdLevel simd_;
   std::map<std::uint32_t, Known> known_;
-  std::vector<ReduceSource> sources_;
-  Bytes partial_;
 };
 
 }  // namespace

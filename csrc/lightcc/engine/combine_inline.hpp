@@ -9,8 +9,7 @@
 
 namespace lightcc {
 
-/// `world` outlives it. It leaves to groups what they do not combine in member order: levels of
-/// more than 16 members, and all where MPI carries the data.
+/// `world` outlives it. It leaves to groups what is not combined element by element.
 CombineInline make_combine_inline(const Membership& world, const Knobs& knobs, SimdLevel simd);
 
 }  // namespace lightcc

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.multiproc
 
 #: Hosts of three and three: sums of a host are rounded before they are added.
 SIX = Grid(6, [0, 0, 0, 1, 1, 1])
+#: Hosts that form two levels, where nothing shares memory.
+EIGHT_APART = Grid(8, list(range(8)))
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 LARGE = 100_000  # In bytes, more than is ever inline.
 
@@ -85,7 +87,13 @@ def compare_with_a_group(counter: str) -> None:
 
 # Ranks that share a core seldom meet: the C++ tests have more than two.
 @pytest.mark.parametrize(
-    ("grid", "counter"), [(SIX, "inline_allreduces"), (TWO, "one_shot_allreduces")], ids=str
+    ("grid", "counter"),
+    [
+        (SIX, "inline_allreduces"),
+        (EIGHT_APART, "inline_allreduces"),
+        (TWO, "one_shot_allreduces"),
+    ],
+    ids=str,
 )
 def test_the_bits_are_those_of_a_group(grid: Grid, counter: str) -> None:
     grid.run(compare_with_a_group, counter)

@@ -1,5 +1,5 @@
-// Broadcast: the root's block gets a chunk through its memory, each of its members sends one shard
-// to the members with its position in the other blocks, and these blocks share the shards.
+// Broadcast: the root's block gets a chunk through its memory, each of its members sends its shares
+// to their owners in the other blocks, and these blocks share them.
 //
 //   bytes that leave the root's host   N for a pair of hosts, and N for each child where there are
 //                                      more (NetBroadcast), 1/n of it by each member
@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -21,9 +23,12 @@ namespace {
 class BroadcastStages final : public GridStages {
  public:
   BroadcastStages(const GridState& state, std::byte* data, const SharePlan& plan, std::size_t root)
-      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
-    for (std::size_t block = 0; block < state.blocks(); ++block) {
-      for (std::size_t member = 0; member < state.members(); ++member) {
+      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
+        shape_(state.shape()),
+        data_(data),
+        plan_(plan) {
+    for (std::size_t block = 0; block < shape_.rows(); ++block) {
+      for (std::size_t member = 0; member < shape_.members_of(block); ++member) {
         if (state.flat(block, member) == root) {
           root_block_ = block;
           root_member_ = member;
@@ -37,27 +42,32 @@ class BroadcastStages final : public GridStages {
       return nullptr;
     }
     const std::size_t first = plan_.piece(chunk, 0).first;
-    const ElementRange last = plan_.piece(chunk, state().members() - 1);
+    const ElementRange last = plan_.piece(chunk, shape_.width - 1);
     return intra().broadcast(
         data_ + first, last.first + last.count - first, static_cast<int>(root_member_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
-    const ElementRange own = plan_.piece(chunk, state().me());
-    if (own.count == 0) {
-      return nullptr;
+    std::vector<std::unique_ptr<Work>> works;
+    for (std::size_t index = 0; index < state().own_shares(); ++index) {
+      const ElementRange own = plan_.piece(chunk, state().first_share() + index);
+      if (own.count != 0) {
+        works.push_back(
+            state()
+                .column(index, group)
+                .broadcast(data_ + own.first, own.count, static_cast<int>(root_block_)));
+      }
     }
-    return group.broadcast(data_ + own.first, own.count, static_cast<int>(root_block_));
+    return all_of(std::move(works));
   }
   std::unique_ptr<Work> start_gather(std::size_t chunk) override {
     if (is_roots_block()) {
       return nullptr;
     }
-    std::vector<std::size_t> bytes;
-    bytes.reserve(state().members());
-    for (std::size_t member = 0; member < state().members(); ++member) {
-      bytes.push_back(plan_.piece(chunk, member).count);
+    std::vector<std::size_t> bytes(state().members(), 0);
+    for (std::size_t share = 0; share < shape_.width; ++share) {
+      bytes[shape_.owner(state().block(), share)] += plan_.piece(chunk, share).count;
     }
-    return intra().allgather(data_ + plan_.piece(chunk, state().me()).first,
+    return intra().allgather(data_ + plan_.piece(chunk, state().first_share()).first,
                              data_ + plan_.piece(chunk, 0).first,
                              std::move(bytes));
   }
@@ -65,6 +75,7 @@ class BroadcastStages final : public GridStages {
  private:
   bool is_roots_block() const { return state().block() == root_block_; }
 
+  GridShape shape_;
   std::byte* data_;
   SharePlan plan_;
   std::size_t root_block_ = 0;
@@ -78,7 +89,7 @@ std::unique_ptr<GridStages> make_broadcast_stages(const GridState& state,
                                                   std::size_t bytes,
                                                   std::size_t root) {
   return std::make_unique<BroadcastStages>(
-      state, data, grid_plan(bytes, 1, state.members(), state.chunk_bytes(bytes)), root);
+      state, data, grid_plan(bytes, 1, state.shape().width, state.chunk_bytes(bytes)), root);
 }
 
 }  // namespace lightcc

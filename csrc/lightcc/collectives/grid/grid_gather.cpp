@@ -1,6 +1,6 @@
-// All-gather: members with the same position in their blocks exchange their own parts, then every
-// block shares what its members received. There is no first stage: a part crosses to each block
-// once, carried by the member that has it.
+// All-gather: the owners of a share in all blocks exchange their own parts, then every block shares
+// what its members received. There is no first stage: a part crosses to each block once, carried by
+// the member that has it.
 //
 //   bytes sent by each member through the transport   (m-1) B_r, B_r being its own part; a flat
 //                                                     all-gather: (mn-1) B_r
@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/all_works.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_parts.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
@@ -41,26 +43,32 @@ class AllgatherStages final : public GridPartStages {
 };
 
 std::unique_ptr<Work> AllgatherStages::start_exchange(std::size_t chunk, Group& group) {
-  std::vector<std::size_t> bytes = column(chunk);
-  if (bytes.empty()) {
-    return nullptr;
+  std::vector<std::unique_ptr<Work>> works;
+  for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    if (auto bytes = column(chunk, index); !bytes.empty()) {
+      works.push_back(
+          state()
+              .column(index, group)
+              .allgather(in_ + own_offset(chunk), stage(chunk, index), std::move(bytes)));
+    }
   }
-  return group.allgather(in_ + own_offset(chunk), stage(chunk), std::move(bytes));
+  return all_of(std::move(works));
 }
 
 std::unique_ptr<Work> AllgatherStages::start_gather(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> bytes(state().members(), 0);
-  const std::byte* from = stage(chunk);
-  for (std::size_t member = 0; member < state().members(); ++member) {
-    const bool own = member == state().me();
-    for (std::size_t block = 0; block < state().blocks(); ++block) {
-      const ElementRange part = piece(chunk, block, member);
-      spans.push_back({.in = own ? from : nullptr, .out = out_ + part.first, .count = part.count});
-      from += own ? part.count : 0;
-      bytes[member] += part.count;
-    }
+  std::vector<const std::byte*> from;
+  for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    from.push_back(stage(chunk, index));
   }
+  for_each_part(chunk, [&](std::size_t share, ElementRange part) {
+    const bool own = owner_of(share) == state().me();
+    const std::byte*& next = from[own ? share - state().first_share() : 0];
+    spans.push_back({.in = own ? next : nullptr, .out = out_ + part.first, .count = part.count});
+    next += own ? part.count : 0;
+    bytes[owner_of(share)] += part.count;
+  });
   return intra().allgather_bucket(std::move(spans), std::move(bytes), DataType::kUint8);
 }
 

@@ -18,9 +18,14 @@
 //   flat group sends n times as much between hosts (a broadcast: depends on the order of ranks).
 //   time                   that of the slowest stage, plus one chunk through the other two
 //
-// Files. grid_plan: the cutting, and the order of a block's operations. grid_stages: what each
-// operation does in each stage (grid_allreduce, grid_reduce_scatter, grid_gather, grid_broadcast).
-// grid_work: the pipeline that runs them. grid_state: what they share.
+// Blocks need neither share memory nor be alike. Members that all reach each other through the
+// transport form rows of neighbours, the last one perhaps shorter, and each column of rows is such
+// a group again (grid_shape, net_group): these are grids of any number of levels.
+//
+// Files. grid_shape: who owns what. grid_plan: the cutting, and the order of a block's operations.
+// grid_stages: what each operation does in each stage (grid_allreduce, grid_reduce_scatter,
+// grid_gather, grid_broadcast). grid_work: the pipeline that runs them. grid_state: what they
+// share.
 //
 // Pipeline. While some chunks are in stage 2, later ones are in stage 1 and earlier ones in stage
 // 3. A block runs one operation at a time, in a fixed order that all its members share; stage 2 has
@@ -36,9 +41,8 @@
 // 1, the postscale in stage 2, each once; but a sum of float16 takes a postscale below 1, such as
 // an average's, in stage 1, because a block's sum could overflow. Every element has one owner in
 // each block, and these owners have the same bits from stage 2; so all replicas are identical, and
-// the bits depend on the grid and the inputs, not on bucket, chunk or SIMD level (while m and n are
-// at most 16), and are the same in an allreduce and a reduce_scatter. They differ from those of a
-// flat group where rounding does.
+// the bits depend on the grid and the inputs, not on bucket, chunk or SIMD level, and are the same
+// in an allreduce and a reduce_scatter. They differ from those of a flat group where rounding does.
 //
 // Not handled. The death of a member of the block (Works stay kIdle; liveness is the engine's).
 #include "lightcc/collectives/grid/grid_group.hpp"
@@ -53,6 +57,7 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/checked_group.hpp"
+#include "lightcc/collectives/gather_bucket.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/grid/grid_work.hpp"
@@ -94,18 +99,27 @@ class GridGroup final : public Group {
     if (!is_host_memory() || !fit(counts, element_size(reduction.dtype))) {
       return flat_->reduce_scatter(in, out, std::move(counts), reduction);
     }
-    return on_levels(
-        [&] { return make_reduce_scatter_stages(*state_, in, out, counts, reduction); });
+    auto blocks = blocks_of(in, out, counts, rank(), element_size(reduction.dtype));
+    return reduce_scatter_bucket(std::move(blocks), std::move(counts), reduction);
   }
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
                                               const Reduction& reduction) override {
-    return flat_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+    if (!is_host_memory() || !fit(counts, element_size(reduction.dtype))) {
+      return flat_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+    }
+    return on_levels([&] {
+      return make_reduce_scatter_stages(
+          *state_, BucketView(tensors, element_size(reduction.dtype)), counts, reduction);
+    });
   }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
                                          DataType dtype) override {
-    return flat_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
+    if (!is_host_memory() || !fit(counts, element_size(dtype))) {
+      return flat_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
+    }
+    return make_gather_bucket(*this, tensors, std::move(counts), dtype);
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
@@ -116,7 +130,8 @@ class GridGroup final : public Group {
     return on_levels([&] { return make_allgather_stages(*state_, in, out, bytes); });
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
-    if (!is_host_memory() || !fit({&bytes, 1}, 1)) {
+    if (!is_host_memory() || !fit({&bytes, 1}, 1) ||
+        bytes <= state_->options.flat_broadcast_bytes) {
       return flat_->broadcast(data, bytes, root);
     }
     return on_levels([&] {

@@ -6,9 +6,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lightcc/base/export.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 
 namespace lightcc {
@@ -20,12 +23,18 @@ struct GridGroupOptions {
   std::size_t max_bytes = std::size_t{1} << 30;
   /// The flat group's number of member i of block b, at b * n + i; empty: the same.
   std::vector<std::size_t> order = {};
+  /// All-reduces of at most so many bytes go through both levels whole, in two stages.
+  std::size_t flood_bytes = 0;
+  /// Broadcasts of at most so many bytes are left to the flat group.
+  std::size_t flat_broadcast_bytes = 0;
   /// Whether the groups' memory is the host's. Elsewhere only all-reduces run on the levels, since
   /// stages of the others keep data in host memory. All members then cut a bucket into the same
   /// pieces, which begin and end with its tensors.
   bool is_host_memory = true;
   /// Memory of the groups' kind, null where there is none. Empty: the host's.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = {};
+  /// Called once, when the levels end, with the reason.
+  std::function<void(const Status& why)> on_fail = {};
 };
 
 /// Where a member stands in a grid.
@@ -44,6 +53,11 @@ struct GridLevels {
   /// blocks, in the order of the blocks. At least one. Chunks take them in turn, so that one chunk
   /// fills the wire while another one begins or ends.
   std::vector<std::unique_ptr<Group>> inter;
+  /// The columns of a member's shares after the first, where the last block is shorter and `inter`
+  /// has one group.
+  std::vector<std::unique_ptr<Group>> other_columns = {};
+  /// Absent: blocks are alike.
+  std::optional<GridShape> shape = std::nullopt;
 };
 
 /// What the Works of a grid share. (grid_state.hpp)

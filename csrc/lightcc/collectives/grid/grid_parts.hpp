@@ -1,5 +1,5 @@
 // What reduce_scatter and allgather share: every rank has a part of its own size, and the pieces of
-// a chunk that belong to members of one place pass between blocks together.
+// a chunk that belong to the owners of one share pass between blocks together.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -31,28 +32,48 @@ class GridPartStages : public GridStages {
     const std::size_t own = state().flat(state().block(), state().me());
     return plan_.piece(chunk, own).first - plan_.piece(0, own).first;
   }
-  /// How many elements of `chunk` the members of this place have, by block; none at all: empty.
-  std::vector<std::size_t> column(std::size_t chunk) const {
+  /// What passes between blocks with `share` of the owner in `block`: all of its part, or nothing,
+  /// as a member that owns several shares sends its part with the first one.
+  ElementRange part(std::size_t chunk, std::size_t block, std::size_t share) const {
+    const std::size_t member = shape_.owner(block, share);
+    return shape_.first_share(block, member) == share ? piece(chunk, block, member)
+                                                      : ElementRange();
+  }
+  /// How many elements of `chunk` pass with the own share `index`, by block; none at all: empty.
+  std::vector<std::size_t> column(std::size_t chunk, std::size_t index) const {
     std::vector<std::size_t> counts;
-    counts.reserve(state().blocks());
+    counts.reserve(shape_.rows());
     std::size_t total = 0;
-    for (std::size_t block = 0; block < state().blocks(); ++block) {
-      counts.push_back(piece(chunk, block, state().me()).count);
+    for (std::size_t block = 0; block < shape_.rows(); ++block) {
+      counts.push_back(part(chunk, block, state().first_share() + index).count);
       total += counts.back();
     }
     return total != 0 ? counts : std::vector<std::size_t>();
   }
-  /// Where the elements of column(chunk) lie, one after another. A chunk's place is free again when
-  /// the chunk that is `lead` after it begins.
-  std::byte* stage(std::size_t chunk) {
-    return staging_.data() + chunk % schedule().lead() * state().blocks() * plan_.piece_bytes();
+  /// Where the elements of column(chunk, index) lie, one after another. A chunk's place is free
+  /// again when the chunk that is `lead` after it begins.
+  std::byte* stage(std::size_t chunk, std::size_t index) {
+    const std::size_t place = chunk % schedule().lead() * state().own_shares() + index;
+    return staging_.data() + place * shape_.rows() * plan_.piece_bytes();
   }
+  /// Calls visit(share, elements) for what the members of the own block pass on or are
+  /// passed, in their order.
+  template <typename Visit>
+  void for_each_part(std::size_t chunk, Visit visit) const {
+    for (std::size_t share = 0; share < shape_.width; ++share) {
+      for (std::size_t block = 0; block < shape_.rows(); ++block) {
+        visit(share, part(chunk, block, share));
+      }
+    }
+  }
+  std::size_t owner_of(std::size_t share) const { return shape_.owner(state().block(), share); }
 
  private:
   GridPartStages(const GridState& state, SharePlan plan)
       : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
+        shape_(state.shape()),
         plan_(std::move(plan)),
-        staging_(schedule().lead() * state.blocks() * plan_.piece_bytes()) {}
+        staging_(schedule().lead() * state.own_shares() * shape_.rows() * plan_.piece_bytes()) {}
 
   static SharePlan plan_of(const GridState& state,
                            const std::vector<std::size_t>& counts,
@@ -65,6 +86,7 @@ class GridPartStages : public GridStages {
     return SharePlan::by_counts(counts, element_bytes, piece);
   }
 
+  GridShape shape_;
   SharePlan plan_;
   std::vector<std::byte> staging_;
 };

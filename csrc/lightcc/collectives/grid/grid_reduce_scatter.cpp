@@ -1,5 +1,5 @@
-// Reduce-scatter: within every block, each member combines what is for the members that have its
-// place in any block; these exchange it, and each keeps its own part. There is no third stage.
+// Reduce-scatter: within every block, each member combines what is for the owners of its shares in
+// any block; these exchange it, and each keeps its own part. There is no third stage.
 //
 //   bytes sent by each member through the transport   what it combined, less its own part: with
 //                                                     equal parts (m-1)/m N/n
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/all_works.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_parts.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
@@ -21,63 +23,79 @@ namespace {
 class ReduceScatterStages final : public GridPartStages {
  public:
   ReduceScatterStages(const GridState& state,
-                      const std::byte* in,
-                      std::byte* out,
+                      BucketView bucket,
                       const std::vector<std::size_t>& counts,
                       const Reduction& reduction)
       : GridPartStages(state, counts, element_size(reduction.dtype)),
-        in_(in),
-        out_(out),
-        reduction_(reduction),
-        element_bytes_(element_size(reduction.dtype)) {}
+        bucket_(std::move(bucket)),
+        reduction_(reduction) {}
 
   std::unique_ptr<Work> start_scatter(std::size_t chunk) override;
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override;
   std::unique_ptr<Work> start_gather(std::size_t) override { return nullptr; }
 
  private:
-  const std::byte* in_;
-  std::byte* out_;
+  BucketView bucket_;
   Reduction reduction_;
-  std::size_t element_bytes_;
 };
 
 std::unique_ptr<Work> ReduceScatterStages::start_scatter(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts(state().members(), 0);
-  std::byte* result = stage(chunk);
-  for (std::size_t member = 0; member < state().members(); ++member) {
-    const bool own = member == state().me();
-    for (std::size_t block = 0; block < state().blocks(); ++block) {
-      const ElementRange part = piece(chunk, block, member);
-      spans.push_back({.in = in_ == nullptr ? nullptr : in_ + part.first * element_bytes_,
-                       .out = own ? result : nullptr,
-                       .count = part.count});
-      result += own ? part.count * element_bytes_ : 0;
-      counts[member] += part.count;
-    }
+  std::vector<std::byte*> results;
+  for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    results.push_back(stage(chunk, index));
   }
+  for_each_part(chunk, [&](std::size_t share, ElementRange part) {
+    const bool own = owner_of(share) == state().me();
+    std::byte*& result = results[own ? share - state().first_share() : 0];
+    bucket_.for_each_piece(part, [&](const TensorSpan& piece, std::size_t) {
+      spans.push_back({.in = piece.in, .out = own ? result : nullptr, .count = piece.count});
+      result += own ? piece.count * bucket_.element_bytes() : 0;
+    });
+    counts[owner_of(share)] += part.count;
+  });
   return intra().reduce_scatter_bucket(
       std::move(spans), std::move(counts), within_blocks(reduction_));
 }
 
 std::unique_ptr<Work> ReduceScatterStages::start_exchange(std::size_t chunk, Group& group) {
-  std::vector<std::size_t> counts = column(chunk);
-  if (counts.empty()) {
-    return nullptr;
+  std::vector<std::unique_ptr<Work>> works;
+  for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    std::vector<std::size_t> counts = column(chunk, index);
+    if (counts.empty()) {
+      continue;
+    }
+    std::vector<TensorSpan> spans;
+    const std::byte* from = stage(chunk, index);
+    const auto add = [&](std::byte* out, std::size_t count) {
+      spans.push_back({.in = from, .out = out, .count = count});
+      from += count * bucket_.element_bytes();
+    };
+    for (std::size_t block = 0; block < counts.size(); ++block) {
+      if (block != state().block()) {
+        add(nullptr, counts[block]);
+        continue;
+      }
+      bucket_.for_each_piece(
+          part(chunk, block, state().first_share() + index),
+          [&](const TensorSpan& piece, std::size_t) { add(piece.out, piece.count); });
+    }
+    works.push_back(state()
+                        .column(index, group)
+                        .reduce_scatter_bucket(
+                            std::move(spans), std::move(counts), between_blocks(reduction_)));
   }
-  std::byte* const out = out_ == nullptr ? nullptr : out_ + own_offset(chunk) * element_bytes_;
-  return group.reduce_scatter(stage(chunk), out, std::move(counts), between_blocks(reduction_));
+  return all_of(std::move(works));
 }
 
 }  // namespace
 
 std::unique_ptr<GridStages> make_reduce_scatter_stages(const GridState& state,
-                                                       const std::byte* in,
-                                                       std::byte* out,
+                                                       BucketView bucket,
                                                        const std::vector<std::size_t>& counts,
                                                        const Reduction& reduction) {
-  return std::make_unique<ReduceScatterStages>(state, in, out, counts, reduction);
+  return std::make_unique<ReduceScatterStages>(state, std::move(bucket), counts, reduction);
 }
 
 }  // namespace lightcc

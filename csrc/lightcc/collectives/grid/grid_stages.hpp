@@ -58,8 +58,7 @@ std::unique_ptr<GridStages> make_allreduce_stages(const GridState& state,
                                                   const Reduction& reduction);
 /// grid_reduce_scatter.cpp
 std::unique_ptr<GridStages> make_reduce_scatter_stages(const GridState& state,
-                                                       const std::byte* in,
-                                                       std::byte* out,
+                                                       BucketView bucket,
                                                        const std::vector<std::size_t>& counts,
                                                        const Reduction& reduction);
 /// grid_gather.cpp

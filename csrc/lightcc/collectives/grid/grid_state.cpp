@@ -14,7 +14,11 @@ void GridState::fail(const Status& why) {
   }
   status = why;
   levels.inter.clear();  // Closes the channels, so that the peers hear of it.
+  levels.other_columns.clear();
   levels.intra.reset();
+  if (options.on_fail) {
+    options.on_fail(why);
+  }
 }
 
 std::size_t GridState::chunk_bytes(std::size_t bytes) const {

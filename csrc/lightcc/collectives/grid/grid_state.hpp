@@ -5,6 +5,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 
 namespace lightcc {
@@ -19,14 +20,25 @@ struct GridState {
   void fail(const Status& why);
 
   // The grid, while `status` is ok.
+  GridShape shape() const {
+    return levels.shape.value_or(GridShape{.members = blocks() * members(), .width = members()});
+  }
+  /// Of this member's block.
   std::size_t members() const { return static_cast<std::size_t>(levels.intra->size()); }
   std::size_t me() const { return static_cast<std::size_t>(levels.intra->rank()); }
   std::size_t blocks() const { return static_cast<std::size_t>(levels.inter.front()->size()); }
   std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
   /// The flat group's number of `member` of `block`.
   std::size_t flat(std::size_t block, std::size_t member) const {
-    const std::size_t position = block * members() + member;
+    const std::size_t position = block * shape().width + member;
     return options.order.empty() ? position : options.order[position];
+  }
+  // The shares of this member: the first one, and how many.
+  std::size_t first_share() const { return shape().first_share(block(), me()); }
+  std::size_t own_shares() const { return 1 + levels.other_columns.size(); }
+  /// The column of the own share `index`, the first one's being `first`.
+  Group& column(std::size_t index, Group& first) const {
+    return index == 0 ? first : *levels.other_columns[index - 1];
   }
   /// What a chunk of the pipeline has, where the data has `bytes` in all.
   std::size_t chunk_bytes(std::size_t bytes) const;

@@ -41,7 +41,7 @@ class NetBroadcast final : public NetWork {
     const auto members = static_cast<std::size_t>(size);
     std::vector<int> children;
     const std::size_t chunk = links().options().chunk_bytes;
-    if (bytes_ / members > kTreeBytesPerMember) {
+    if (bytes_ > broadcast_tree_bytes(members)) {
       if (position + 1 < size) {
         children.push_back(position + 1);
       }
@@ -108,6 +108,10 @@ class NetBroadcast final : public NetWork {
 };
 
 }  // namespace
+
+std::size_t broadcast_tree_bytes(std::size_t members) {
+  return members * kTreeBytesPerMember;
+}
 
 std::unique_ptr<Work> make_net_broadcast(std::shared_ptr<NetLinks> links,
                                          std::byte* data,

@@ -1,4 +1,4 @@
-// Direct exchange: the all-reduce of at most 16 members.
+// Direct exchange: the all-reduce of a row, which has at most 16 members.
 //
 // The bucket (N bytes over all tensors) is cut into chunks and each chunk into n pieces; member j
 // owns the j-th piece of every chunk. For each chunk every member sends every other the piece that
@@ -37,6 +37,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/chunk_schedule.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
@@ -60,9 +61,18 @@ bool is_share(const ChunkSchedule::Step& item) {
 /// Chunks by which contributions run ahead of results.
 constexpr std::size_t kExchangeDepth = 4;
 
-class NetExchange final : public NetReduction {
+class NetExchange final : public NetWork {
  public:
-  using NetReduction::NetReduction;
+  NetExchange(std::shared_ptr<NetLinks> links,
+              BucketView bucket,
+              SharePlan plan,
+              const Reduction& reduction,
+              bool gather)
+      : NetWork(std::move(links)),
+        bucket_(std::move(bucket)),
+        plan_(std::move(plan)),
+        reduction_(reduction),
+        gather_(gather) {}
 
  private:
   /// A share of a chunk is scattered, a result is gathered.
@@ -308,7 +318,7 @@ class NetExchange final : public NetReduction {
     const ElementRange own = piece(chunk, me());
     const std::size_t element = bucket_.element_bytes();
     const bool in_results = gather_ && bucket_.contiguous_out(own) == nullptr;
-    std::array<ReduceSource, kMaxDirectMembers> sources{};
+    std::array<ReduceSource, kMaxRowWidth> sources{};
     const auto size = static_cast<std::size_t>(links().size());
     const ElementRange part{.first = own.first + first, .count = count};
     bucket_.for_each_piece(part, [&](const TensorSpan& span, std::size_t offset) {
@@ -355,6 +365,10 @@ class NetExchange final : public NetReduction {
     return results_ + (chunk % lead_) * plan_.piece_bytes();
   }
 
+  BucketView bucket_;
+  SharePlan plan_;
+  Reduction reduction_;
+  bool gather_;
   bool streaming_ = false;        ///< Two members: reduce out of the transport's fragments.
   std::size_t lead_ = 0;          ///< min(kExchangeDepth, chunks).
   ChunkSchedule schedule_{0, 1};  ///< Orders positions; without `gather`, shares alone.

@@ -1,4 +1,4 @@
-// All-reduce of very small buckets: one hop.
+// All-reduce of very small buckets within a row: one hop.
 //
 // Every member sends its whole input (N bytes) to every other and combines all n inputs itself, in
 // member order, as an owner of the direct exchange would: the same bits, for less waiting.
@@ -17,6 +17,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
@@ -27,7 +28,6 @@
 namespace lightcc {
 namespace {
 
-/// For at most kMaxDirectMembers members.
 class NetFlood final : public NetWork {
  public:
   NetFlood(std::shared_ptr<NetLinks> links, BucketView bucket, const Reduction& reduction)
@@ -82,7 +82,7 @@ class NetFlood final : public NetWork {
   }
   void combine() {
     const std::size_t element = bucket_.element_bytes();
-    std::array<ReduceSource, kMaxDirectMembers> sources{};
+    std::array<ReduceSource, kMaxRowWidth> sources{};
     const auto size = static_cast<std::size_t>(links().size());
     const ElementRange all{.first = 0, .count = bucket_.total_elements()};
     bucket_.for_each_piece(all, [&](const TensorSpan& span, std::size_t offset) {

@@ -5,19 +5,22 @@
 // channel derive the same sequence of messages from the arguments, which the Group contract makes
 // the same on all members, so `chunk_bytes` must be the same too.
 //
-//   operation        members <= 16                     more
-//   allreduce        flood (tiny) or direct exchange   ring
-//   reduce_scatter   direct exchange                   ring
-//   allgather        everyone to everyone              ring, streamed
-//   broadcast        binomial tree or chain, by size   the same
-//   alltoall         pairs, four steps at once         the same
-//   barrier          dissemination                     the same
+//   operation        a row (at most 16 members)            more: levels of rows (grid_shape)
+//   allreduce        flood (tiny) or direct exchange       on every level
+//   reduce_scatter   direct exchange                       on every level
+//   allgather        everyone to everyone                  on every level
+//   broadcast        binomial tree or chain, by size       the same up to 64 members; above, large
+//                                                          ones on every level
+//   alltoall         pairs, four steps at once             the same
+//   barrier          dissemination                         the same
 //
-// Each algorithm's file states its steps and bytes; docs/inside/algorithms.md collects them.
+// Each algorithm's file states its steps and bytes; docs/inside/algorithms.md collects them. Levels
+// are those of a GridGroup, whose rows and columns are groups of this kind again.
 //
-// Invariants. Up to 16 members, one owner combines each element in member order, so bits do not
-// depend on sizes, chunks or algorithm. Whatever a Work holds of the caller's memory is given back
-// when it is destroyed: a Work that did not finish cancels the channels, and with them the group.
+// Invariants. In a row one owner combines each element in member order, and grid_shape says in
+// which order rows follow, so bits do not depend on sizes, chunks or algorithm. Whatever a Work
+// holds of the caller's memory is given back when it is destroyed: a Work that did not finish
+// cancels the channels, and with them all levels of the group.
 //
 // Not handled. Silence of a peer (the transport's timeout turns it into an error), waiting (whoever
 // advances the Works polls the transport), and which rank failed first (the engine's business).
@@ -26,6 +29,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -34,7 +38,11 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/checked_group.hpp"
+#include "lightcc/collectives/gather_bucket.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/net/net_channels.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -54,8 +62,7 @@ class NetGroup final : public Group {
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
                                   const Reduction& reduction) override {
     BucketView bucket(tensors, element_size(reduction.dtype));
-    if (is_direct() &&
-        is_flood_sized(bucket.total_elements() * bucket.element_bytes(), members())) {
+    if (bucket.total_elements() * bucket.element_bytes() <= flood_bytes(members())) {
       return make_net_flood(links_, std::move(bucket), reduction);
     }
     return reduce(std::move(bucket), nullptr, reduction);
@@ -75,24 +82,12 @@ class NetGroup final : public Group {
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
                                          DataType dtype) override {
-    const std::size_t element = element_size(dtype);
-    const auto own = counts.begin() + rank();
-    const ElementRange own_part{std::accumulate(counts.begin(), own, std::size_t{0}), *own};
-    for (std::size_t& count : counts) {
-      count *= element;
-    }
-    return make_net_gather_bucket(
-        BucketView(tensors, element), own_part, [&](const std::byte* in, std::byte* out) {
-          return allgather(in, out, std::move(counts));
-        });
+    return make_gather_bucket(*this, tensors, std::move(counts), dtype);
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    if (is_direct()) {
-      return make_net_gather_direct(links_, in, out, std::move(bytes));
-    }
-    return make_net_gather_ring(links_, in, out, std::move(bytes));
+    return make_net_gather(links_, in, out, std::move(bytes));
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
     return make_net_broadcast(links_, data, bytes, root);
@@ -119,18 +114,57 @@ class NetGroup final : public Group {
                                const Reduction& reduction) const {
     const std::size_t element = bucket.element_bytes();
     const std::size_t total = bucket.total_elements();
-    const auto piece_bytes = is_direct() ? exchange_piece_bytes : ring_piece_bytes;
     const std::size_t piece =
-        piece_bytes(total * element, members(), links_->options().chunk_bytes);
+        exchange_piece_bytes(total * element, members(), links_->options().chunk_bytes);
     auto plan = counts == nullptr ? SharePlan::even(total, element, members(), piece)
                                   : SharePlan::by_counts(*counts, element, piece);
-    const auto make = is_direct() ? make_net_exchange : make_net_ring;
-    return make(links_, std::move(bucket), std::move(plan), reduction, counts == nullptr);
+    return make_net_exchange(
+        links_, std::move(bucket), std::move(plan), reduction, counts == nullptr);
   }
-  bool is_direct() const { return links_->size() <= kMaxDirectMembers; }
 
   std::shared_ptr<NetLinks> links_;
 };
+
+/// A chain of more members takes longer to fill than it saves: each passes the data on once, where
+/// levels send it nearly twice.
+constexpr std::size_t kMaxChainMembers = 64;
+
+/// The group of `members`, of which `members[rank]` is this one: a row, or levels of rows.
+std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
+                                   const std::vector<std::size_t>& members,
+                                   std::size_t rank) {
+  const auto row_of = [&](std::vector<std::size_t> of, std::size_t own) {
+    return std::make_unique<NetGroup>(
+        std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own)));
+  };
+  const GridShape shape{.members = members.size(), .width = grid_width(members.size())};
+  if (shape.rows() == 1) {
+    return make_checked_group(row_of(members, rank));
+  }
+  const std::size_t row = rank / shape.width;
+  const std::size_t own = rank % shape.width;
+  const auto row_begin = members.begin() + static_cast<std::ptrdiff_t>(row * shape.width);
+  const auto row_end = row_begin + static_cast<std::ptrdiff_t>(shape.members_of(row));
+  GridLevels levels{.intra = row_of({row_begin, row_end}, own), .inter = {}, .shape = shape};
+  for (std::size_t index = 0; index < shape.shares_of(row, own); ++index) {
+    std::vector<std::size_t> column;
+    for (const std::size_t owner : shape.column(shape.first_share(row, own) + index)) {
+      column.push_back(members[owner]);
+    }
+    auto& groups = index == 0 ? levels.inter : levels.other_columns;
+    groups.push_back(make_levels(channels, column, row));
+  }
+  const auto state =
+      make_grid_state(std::move(levels),
+                      {.chunk_bytes = channels->options().level_chunk_bytes,
+                       .max_bytes = std::numeric_limits<std::size_t>::max(),
+                       .flood_bytes = flood_bytes(shape.width),
+                       .flat_broadcast_bytes = shape.members <= kMaxChainMembers
+                                                   ? std::numeric_limits<std::size_t>::max()
+                                                   : broadcast_tree_bytes(shape.members),
+                       .on_fail = [channels](const Status& why) { channels->fail(why); }});
+  return make_grid_group(row_of(members, rank), state);
+}
 
 }  // namespace
 
@@ -143,8 +177,12 @@ std::unique_ptr<Group> make_net_group(Transport& transport,
   // Fragments and cuts are multiples of 64 bytes.
   NetGroupOptions rounded = options;
   rounded.chunk_bytes = std::max<std::size_t>(1, options.chunk_bytes / 64) * 64;
-  return make_checked_group(std::make_unique<NetGroup>(
-      std::make_shared<NetLinks>(transport, std::move(members), rank, process_set, lane, rounded)));
+  std::vector<std::size_t> all(members.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const auto own = static_cast<std::size_t>(rank);
+  const auto channels =
+      std::make_shared<NetChannels>(transport, std::move(members), own, process_set, lane, rounded);
+  return make_levels(channels, all, own);
 }
 
 }  // namespace lightcc

@@ -11,9 +11,11 @@
 
 namespace lightcc {
 
-/// The chunk size must be the same on all members: they derive the messages from it.
+/// Sizes must be the same on all members: they derive the messages from them.
 struct NetGroupOptions {
   std::size_t chunk_bytes = std::size_t{512} << 10;  ///< In one message of a large transfer.
+  /// In one pass through all levels; 0: by the size of the bucket.
+  std::size_t level_chunk_bytes = 0;
   SimdLevel simd = SimdLevel::kPlain;
 };
 

@@ -1,10 +1,9 @@
-// What all Works of one NetGroup share: the channels to the other members, scratch memory, and
-// whether the group still works.
+// What all Works of one NetGroup share: its members among those that the channels reach, and
+// scratch memory.
 //
-// A group runs one Work at a time, so channels and scratch need no further bookkeeping. Messages
-// match by order alone: every algorithm derives, from the arguments of the operation, the same
-// sequence of messages for both ends of a channel. That is why an abandoned operation ends the
-// group: its channels are cancelled, and the peers hear of it as kPeerFailed.
+// A group runs one Work at a time, so scratch needs no further bookkeeping. Every algorithm
+// derives, from the arguments of the operation, the same sequence of messages for both ends of a
+// channel.
 #pragma once
 
 #include <array>
@@ -16,10 +15,8 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/bucket_view.hpp"
-#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/net/net_channels.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
-#include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
 
@@ -27,49 +24,42 @@ namespace lightcc {
 
 class NetLinks {
  public:
-  NetLinks(Transport& transport,
-           std::vector<NetMember> members,
-           int rank,
-           std::uint32_t process_set,
-           std::uint32_t lane,
-           const NetGroupOptions& options);
+  /// `members` are numbers of `channels`' own, and `members[rank]` is this one.
+  NetLinks(std::shared_ptr<NetChannels> channels, std::vector<std::size_t> members, int rank)
+      : channels_(std::move(channels)), members_(std::move(members)), rank_(rank) {}
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
-  const NetGroupOptions& options() const { return options_; }
+  const NetGroupOptions& options() const { return channels_->options(); }
   /// The member `distance` places after (before, if negative) this one.
   int neighbour(int distance) const { return (rank_ + size() + distance % size()) % size(); }
 
   /// The channel to, or from, member `peer`; opened at the first call.
-  Result<SendChannel*> sender(int peer);
-  Result<RecvChannel*> receiver(int peer);
+  Result<SendChannel*> sender(int peer) {
+    return channels_->sender(members_[static_cast<std::size_t>(peer)]);
+  }
+  Result<RecvChannel*> receiver(int peer) {
+    return channels_->receiver(members_[static_cast<std::size_t>(peer)]);
+  }
 
   /// 64-byte-aligned memory with undefined content, the same for every Work: it is warm in the
   /// cache. Valid until the next call.
   std::span<std::byte> scratch(std::size_t bytes);
 
-  /// Ok while the group can be used.
-  const Status& status() const { return status_; }
-  /// Ends the group for the reason of `status` (the first one stays): no channel touches memory of
-  /// a caller any more.
-  void fail(const Status& status);
+  // Whether the group, with all levels, can be used; and its end.
+  const Status& status() const { return channels_->status(); }
+  void fail(const Status& status) { channels_->fail(status); }
 
  private:
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
 
-  Transport& transport_;
-  std::vector<NetMember> members_;
+  std::shared_ptr<NetChannels> channels_;
+  std::vector<std::size_t> members_;
   int rank_;
-  std::uint32_t process_set_;
-  std::uint32_t lane_;
-  NetGroupOptions options_;
-  std::vector<std::unique_ptr<SendChannel>> senders_;
-  std::vector<std::unique_ptr<RecvChannel>> receivers_;
   std::unique_ptr<Line[]> scratch_;  // NOLINT(modernize-avoid-c-arrays): not to be initialised
   std::size_t scratch_lines_ = 0;
-  Status status_;
 };
 
 /// One direction of one channel as one Work sees it: a sequence of positions, most of which are
@@ -159,30 +149,6 @@ class NetWork : public Work {
 
   std::shared_ptr<NetLinks> links_;
   Phase phase_ = Phase::kNew;
-};
-
-/// Base of the reductions that move one piece of each chunk for each member.
-class NetReduction : public NetWork {
- public:
-  /// With `gather`, every member gets every share (all-reduce); without, each its own.
-  NetReduction(std::shared_ptr<NetLinks> links,
-               BucketView bucket,
-               SharePlan plan,
-               const Reduction& reduction,
-               bool gather)
-      : NetWork(std::move(links)),
-        bucket_(std::move(bucket)),
-        plan_(std::move(plan)),
-        reduction_(reduction),
-        gather_(gather) {}
-
- protected:
-  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes): of its two kinds alone.
-  BucketView bucket_;
-  SharePlan plan_;
-  Reduction reduction_;
-  bool gather_;
-  // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 };
 
 }  // namespace lightcc

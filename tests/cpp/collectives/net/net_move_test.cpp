@@ -92,13 +92,38 @@ TEST(NetAllgather, blocks_of_any_size_reach_everyone_in_place_and_not) {
   }
 }
 
-TEST(NetAllgather, a_ring_with_one_large_block_and_empty_ones_does_not_lock) {
+TEST(NetAllgather, levels_with_one_large_block_and_empty_ones_does_not_lock) {
   for (std::size_t big = 0; big < 17; big += 4) {
     NetWorld world(17, FaultPlan(big).capacity(64), {.chunk_bytes = 8192});
     std::vector<std::size_t> sizes(17);
     sizes[big] = 200000;
     sizes[(big + 5) % 17] = 1;
     check_allgather(world, sizes, false);
+  }
+}
+
+TEST(NetBroadcast, a_large_one_goes_down_levels_where_a_chain_would_be_long) {
+  const std::size_t bytes = 67 * 33000;
+  NetWorld world(67, FaultPlan(8), {.chunk_bytes = 65536, .level_chunk_bytes = 500000});
+  for (const int root : {0, 30, 66}) {
+    const Block wanted = block_of(root, -1, bytes);
+    std::vector<Block> data(67, Block(bytes));
+    data[static_cast<std::size_t>(root)] = wanted;
+    std::vector<std::uint64_t> before;
+    for (int member = 0; member < 67; ++member) {
+      before.push_back(world.bytes_sent(member));
+    }
+    world.run_ok(
+        [&](int member) {
+          return world.group(member).broadcast(
+              data[static_cast<std::size_t>(member)].data(), bytes, root);
+        },
+        "broadcast");
+    for (int member = 0; member < 67; ++member) {
+      const auto i = static_cast<std::size_t>(member);
+      ASSERT_TRUE(data[i] == wanted) << "root " << root << ", member " << member;
+      EXPECT_LE(world.bytes_sent(member) - before[i], 3 * bytes) << "root " << root;
+    }
   }
 }
 

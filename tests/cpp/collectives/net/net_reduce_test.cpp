@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
@@ -209,7 +210,7 @@ TEST(NetAllreduce, buckets_of_many_tensors_work_in_place_and_not) {
 }
 
 TEST(NetAllreduce, one_link_buffer_of_64_bytes_does_not_lock_it) {
-  for (const int size : {2, 3, 7, 17}) {
+  for (const int size : {2, 3, 8, 17}) {
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
       NetWorld world(size, FaultPlan(seed).capacity(64), {.chunk_bytes = 128});
       check_allreduce(world,
@@ -279,42 +280,82 @@ std::byte* raw(std::vector<float>& values) {
   return std::as_writable_bytes(std::span(values)).data();
 }
 
-TEST(NetAllreduce, up_to_16_members_bits_do_not_depend_on_chunks_or_tensors) {
-  constexpr std::size_t kCount = 9001;
-  const Reduction reduction{
-      .dtype = DataType::kFloat32, .op = ReduceOp::kSum, .prescale = 0.3, .postscale = 1.7};
-  for (const int size : {2, 3, 5, 16}) {
-    std::vector<std::vector<float>> inputs;
-    std::vector<ReduceSource> sources;
-    for (int i = 0; i < size; ++i) {
-      inputs.push_back(random_floats(kCount, static_cast<std::uint64_t>(i)));
+/// The sum of `inputs` in the order of their levels.
+template <typename Number>
+std::vector<Number> sum_in_levels(std::vector<std::vector<Number>> inputs,
+                                  std::size_t count,
+                                  Reduction reduction) {
+  const double postscale = reduction.postscale;
+  reduction.postscale = 1.0;
+  for (const std::size_t width : grid_widths(inputs.size())) {
+    std::vector<std::vector<Number>> sums;
+    const bool last = inputs.size() <= width;
+    for (std::size_t first = 0; first < inputs.size(); first += width) {
+      std::vector<ReduceSource> row;
+      for (std::size_t i = first; i < std::min(first + width, inputs.size()); ++i) {
+        row.push_back({.data = std::as_bytes(std::span(inputs[i])).data()});
+      }
+      auto& sum = sums.emplace_back(count);
+      reduction.postscale = last ? postscale : 1.0;
+      reduce(row,
+             std::as_writable_bytes(std::span(sum)).data(),
+             nullptr,
+             count,
+             reduction,
+             SimdLevel::kPlain);
     }
-    for (auto& input : inputs) {
-      sources.push_back({.data = raw(input)});
-    }
-    std::vector<float> wanted(kCount);
-    reduce(sources, raw(wanted), nullptr, kCount, reduction, SimdLevel::kPlain);
-    for (const std::size_t chunk : {64U, 1024U, 100000U}) {
-      // Whole, and so small that the one-hop algorithm takes it.
-      for (const std::size_t tensor : {kCount, std::size_t{1000}}) {
-        NetWorld world(size, FaultPlan(chunk).fragment(320), {.chunk_bytes = chunk});
-        auto data = inputs;
-        for (std::size_t first = 0; first < kCount; first += tensor) {
-          const std::size_t count = std::min(tensor, kCount - first);
-          world.run_ok(
-              [&](int member) {
-                std::byte* const at = raw(data[static_cast<std::size_t>(member)]) + 4 * first;
-                return world.group(member).allreduce({{.in = at, .out = at, .count = count}},
-                                                     reduction);
-              },
-              "chunk " + std::to_string(chunk));
-        }
-        for (const auto& result : data) {
-          ASSERT_EQ(std::memcmp(result.data(), wanted.data(), 4 * kCount), 0)
-              << size << " members, chunk " << chunk << ", tensor " << tensor;
-        }
+    reduction.prescale = 1.0;
+    inputs = std::move(sums);
+  }
+  return inputs.front();
+}
+
+/// Cuts `inputs` and messages in several ways, and expects the same bits of all.
+template <typename Number>
+void check_bits(const std::vector<std::vector<Number>>& inputs, const Reduction& reduction) {
+  const std::size_t size = inputs.size();
+  const std::size_t count = inputs.front().size();
+  const auto wanted = sum_in_levels(inputs, count, reduction);
+  for (const std::size_t chunk : {64U, 1024U, 100000U}) {
+    // Whole, and so small that the one-hop algorithm takes it.
+    for (const std::size_t tensor : {count, std::size_t{1000}}) {
+      NetWorld world(static_cast<int>(size),
+                     FaultPlan(chunk).fragment(320),
+                     {.chunk_bytes = chunk, .level_chunk_bytes = 10 * chunk});
+      auto data = inputs;
+      for (std::size_t first = 0; first < count; first += tensor) {
+        const std::size_t part = std::min(tensor, count - first);
+        world.run_ok(
+            [&](int member) {
+              auto& own = data[static_cast<std::size_t>(member)];
+              const auto at = std::as_writable_bytes(std::span(own).subspan(first)).data();
+              return world.group(member).allreduce({{.in = at, .out = at, .count = part}},
+                                                   reduction);
+            },
+            "chunk " + std::to_string(chunk));
+      }
+      for (const auto& result : data) {
+        ASSERT_EQ(std::memcmp(result.data(), wanted.data(), sizeof(Number) * count), 0)
+            << size << " members, chunk " << chunk << ", tensor " << tensor;
       }
     }
+  }
+}
+
+TEST(NetAllreduce, bits_do_not_depend_on_chunks_tensors_or_algorithm) {
+  for (const std::size_t size : {2U, 3U, 5U, 8U, 16U, 17U, 24U, 32U}) {
+    std::vector<std::vector<float>> inputs;
+    std::vector<std::vector<std::uint16_t>> halves;
+    for (std::size_t i = 0; i < size; ++i) {
+      inputs.push_back(random_floats(9001, i));
+      auto& half = halves.emplace_back();
+      for (std::size_t k = 0; k < 6001; ++k) {  // Of either sign, up to about 16.
+        half.push_back(
+            static_cast<std::uint16_t>((i * 7919 + k * 104729) % 0x4c00 | (k % 2) << 15));
+      }
+    }
+    check_bits(inputs, {.dtype = DataType::kFloat32, .prescale = 0.3, .postscale = 1.7});
+    check_bits(halves, {.dtype = DataType::kFloat16, .prescale = 0.5});
   }
 }
 

@@ -28,7 +28,8 @@
 
 namespace lightcc::net_test {
 
-inline constexpr int kWorldSizes[] = {1, 2, 3, 4, 5, 7, 16, 17};
+/// From 8 members on there are two levels, with 17 a shorter row, and with 18 three levels.
+inline constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8, 17, 18};
 /// Turns without any movement after which nothing will move any more. Above every delay of a plan.
 inline constexpr int kStuckTurns = 200;
 
@@ -39,7 +40,8 @@ inline std::uint32_t world_rank_of(int member) {
 struct NetWorld {
   explicit NetWorld(int size,
                     const FaultPlan& plan = FaultPlan(),
-                    const NetGroupOptions& options = {.chunk_bytes = 4096},
+                    const NetGroupOptions& options = {.chunk_bytes = 4096,
+                                                      .level_chunk_bytes = 30000},
                     std::uint32_t lane = 0)
       : seed(plan.seed()), hub(plan), random(plan.seed()) {
     std::vector<NetMember> members;

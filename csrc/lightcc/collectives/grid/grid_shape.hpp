@@ -1,0 +1,62 @@
+// How the members of a group are arranged in levels, and who owns what on each: pure functions of
+// the number of members, the same on all of them.
+//
+// One level of n members is rows of `width` neighbours, of which the last may be shorter. A level's
+// data is cut into `width` shares. In every row each share has one owner; a member of a shorter row
+// owns several, one after another. The owners of a share in all rows form its column, which is a
+// group in the order of the rows and is arranged in the same way. So
+//
+//   all-reduce       the row reduce-scatters, each share's column all-reduces, the row all-gathers
+//   bytes sent       2 (n-1) N by all members together, as little as can be, for any n and widths
+//   order            members of a row in order, then rows in order, for every element alike
+//
+// What the levels are is thus a function of n alone: bits do not depend on sizes, chunks or
+// algorithms.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "lightcc/base/export.hpp"
+
+namespace lightcc {
+
+/// Members up to which contributions meet at one owner and are combined in member order.
+inline constexpr std::size_t kMaxRowWidth = 16;
+
+/// One level.
+struct GridShape {
+  std::size_t members = 1;  ///< Of all rows, at least 1.
+  std::size_t width = 1;    ///< Of every row but the last, and shares: 1 to `members`.
+
+  std::size_t rows() const { return (members + width - 1) / width; }
+  std::size_t members_of(std::size_t row) const {
+    return row + 1 < rows() ? width : members - row * width;
+  }
+  /// The first share that `member` of `row` owns. It owns those up to that of the next member.
+  std::size_t first_share(std::size_t row, std::size_t member) const {
+    return member * width / members_of(row);
+  }
+  std::size_t shares_of(std::size_t row, std::size_t member) const {
+    return first_share(row, member + 1) - first_share(row, member);
+  }
+  std::size_t owner(std::size_t row, std::size_t share) const {
+    return ((share + 1) * members_of(row) - 1) / width;
+  }
+  /// The numbers of the owners of `share`, by row, where rows follow one another.
+  std::vector<std::size_t> column(std::size_t share) const;
+  bool operator==(const GridShape&) const = default;
+};
+
+/// The width of the lowest level of `members` members; `members` itself where they form one row,
+/// which has at most kMaxRowWidth. Columns are arranged by the same function of their rows.
+///
+/// It is the width for which an all-reduce of 64 KiB takes least by a model: each level costs one
+/// latency and the processor time of a message to each other member of a row. A member that owns
+/// several shares takes part in as many columns. The model's figures are constants.
+LIGHTCC_EXPORT std::size_t grid_width(std::size_t members);
+
+/// The widths of all levels from the lowest up; empty for one member.
+LIGHTCC_EXPORT std::vector<std::size_t> grid_widths(std::size_t members);
+
+}  // namespace lightcc
