@@ -10,7 +10,7 @@ this machine's processors, which stand for all hosts' ones, have S times as long
 Everything is measured in one run, in turns. `none`, a step without communication, is what
 efficiencies refer to. `horovod@tcp` is Horovod's schedule on links of the rate that TCP must have
 reached in the published run (`layer_table.Training.implied_tcp_rate`), the other variants have the
-line's rate.
+line's rate. Beside lightcc's variants is what `lightcc.plan` predicts with `--costs`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError
 from lightcc.bench.signals import ending_in_good_order
 from lightcc.bench.variants import ALGORITHMS, Variant
 from lightcc.bench.workers import WorkerGroup
+from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.sequencer import MAX_BUCKET
+from lightcc.plan.simulator import predict
+from lightcc.plan.site import Site, Variant as PlannedVariant
+from lightcc.plan.workload import from_table
 from train_report import Steps
 
 if TYPE_CHECKING:
@@ -93,6 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--warmup", type=positive, default=2, help="steps before them")
     add("--rounds", type=positive, default=3, help="turns of every variant")
     add("--layers", type=Path, metavar="FILE", help="another table")
+    add("--costs", type=Path, metavar="FILE", help="of lightcc.plan (None: its defaults)")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put gloo")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
     return parser
@@ -105,8 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         table = read_table(args.layers)
         args.horovod_fusion = parse_size(args.horovod_fusion)
+        args.costs = Costs() if args.costs is None else Costs.read(args.costs)
         trainings = [table[name] for name in names(tuple(table), "model")(",".join(args.models))]
-    except (TableError, SizeError, argparse.ArgumentTypeError) as error:
+    except (TableError, SizeError, CostsError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     args.num_ranks = args.hosts * args.ranks_per_host
     with contextlib.ExitStack() as stack:
@@ -141,6 +148,30 @@ def make_plan(training: Training, variant: Scheduled, args: argparse.Namespace) 
         "warmup": args.warmup,
         "check": False,
     }
+
+
+def predicted_step(
+    training: Training, variant: Scheduled, link_bps: float, args: argparse.Namespace
+) -> float | None:
+    """Returns the scaled seconds of a step that `lightcc.plan` predicts; None: it cannot."""
+    variables = dict(variant.environment)
+    fusion = variables.get("LIGHT_FUSION_STRATEGY", "auto_fusion")
+    if variant.library != LIGHTCC or variant.schedule == "none" or fusion not in MAX_BUCKET:
+        return None
+    codes = variables.get("LIGHT_QUANTIZE_ALLREDUCE", "")
+    planned = PlannedVariant(
+        variant.label,
+        two_level=variables.get("LIGHT_2D_ALLREDUCE") != "0",
+        compression="topk" if variant.ratio else codes,
+        ratio=variant.ratio or 0.01,
+        fusion=fusion,
+    )
+    rate = link_bps / args.time_scale
+    site = Site(args.hosts, args.ranks_per_host, rate, rate)
+    workload = from_table(training)
+    return predict(
+        workload.lasting(workload.step_s * args.time_scale), planned, site, args.costs
+    ).step_s
 
 
 class Run:
@@ -188,10 +219,11 @@ class Run:
         return rows
 
     def _measure_model(self, training: Training) -> list[Steps]:
-        plan = [
-            (variant, Steps(variant.label, variant.library, self._link(training, variant)))
-            for variant in self._args.variants
-        ]
+        plan = []
+        for variant in self._args.variants:
+            link = self._link(training, variant)
+            predicted = predicted_step(training, variant, link, self._args)
+            plan.append((variant, Steps(variant.label, variant.library, link, predicted)))
         for turn in range(self._args.rounds):
             for variant, steps in plan:
                 if not steps.note:

@@ -2,7 +2,8 @@
 
 `efficiency` is the median step without communication (`none`) over the median step; `wire` is what
 the host that sent most sent per step, with all headers; `CPU` is processor time per step and rank,
-of all its threads, beside which the emulated GPU costs nothing.
+of all its threads, beside which the emulated GPU costs nothing. `predicted` is the step of
+`lightcc.plan`, and `error` that of the prediction against the median.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _WITHOUT = "none"
 _PUBLISHED = {"horovod_tcp": "Horovod, TCP", "lightcc_harp": "LightCC, HARP"}
 _HEADER = (
     f"# {'variant':<26} {'link':>9} {'step':>10} {'min':>10} {'efficiency':>10} "
-    f"{'wire':>9} {'CPU':>8} {'steps':>6} {'errors':>6}\n"
+    f"{'wire':>9} {'CPU':>8} {'steps':>6} {'errors':>6} {'predicted':>10} {'error':>7}\n"
     f"# {'':<26} {'(Gb/s)':>9} {'(ms)':>10} {'(ms)':>10} {'':>10} "
-    f"{'(MB)':>9} {'(s)':>8} {'':>6} {'':>6}"
+    f"{'(MB)':>9} {'(s)':>8} {'':>6} {'':>6} {'(ms)':>10}"
 )
 
 
@@ -31,6 +32,7 @@ class Steps:
     variant: str
     library: str
     link_bps: float  # Unscaled.
+    predicted_s: float | None = None  # A step's, scaled; None: of what is not lightcc.
     times_s: list[float] = field(default_factory=list)  # Slowest rank of each step.
     cpu_s: list[float] = field(default_factory=list)  # A rank's time for a step, by turn.
     errors: int = 0
@@ -55,6 +57,7 @@ class Row:
     steps: int
     errors: int
     note: str
+    predicted_s: float | None
     step_s: float | None = None
     min_s: float | None = None
     efficiency: float | None = None
@@ -96,6 +99,7 @@ def make_rows(training: Training, measured: list[Steps], run: dict[str, Any]) ->
                 steps=len(steps.times_s),
                 errors=steps.errors,
                 note=steps.note,
+                predicted_s=steps.predicted_s,
                 **figures,
             )
         )
@@ -127,7 +131,12 @@ def table_line(row: Row) -> str:
     if row.step_s is None or row.min_s is None:
         return start + (row.note.splitlines()[0] if row.note else "no result")
     efficiency = "-" if row.efficiency is None else f"{row.efficiency:.1%}"
+    predicted = ""
+    if row.predicted_s is not None:
+        error = row.predicted_s / row.step_s - 1
+        predicted = f" {row.predicted_s * 1e3:>10.1f} {error:>+7.1%}"
     return (
         f"{start}{row.step_s * 1e3:>10.1f} {row.min_s * 1e3:>10.1f} {efficiency:>10} "
         f"{(row.wire_bytes or 0) / 1e6:>9.1f} {row.cpu_s:>8.3f} {row.steps:>6} {row.errors:>6}"
+        f"{predicted}"
     )

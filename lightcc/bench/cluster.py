@@ -36,7 +36,7 @@ _RATE = re.compile(r"^(\d+(?:\.\d+)?)([mg])(?:bit)?$", re.IGNORECASE)
 # A token bucket must hold what passes between two of its ticks, and one segment of 64 KiB.
 _BURST_S = 0.5e-3
 _MIN_BURST_BYTES = 128 << 10
-_QUEUE_MS = 20
+_QUEUE_S, _MIN_QUEUE_BYTES = 20e-3, 2500_000  # A switch has its memory, however slow its links.
 
 
 class ClusterError(RuntimeError):
@@ -150,10 +150,11 @@ class Cluster:
 
     def _shape(self, host: int) -> None:
         burst = max(_MIN_BURST_BYTES, int(self.rate / 8 * _BURST_S))
-        shape = ("tbf", "rate", f"{self.rate:.0f}bit", "burst", str(burst))
+        queue = max(_MIN_QUEUE_BYTES, int(self.rate / 8 * _QUEUE_S))
+        shape = ("tbf", "rate", f"{self.rate:.0f}bit", "burst", str(burst), "limit", str(queue))
         for namespace, interface in ((self.names[host], "eth0"), (self.switch, f"port{host}")):
             where = ("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root")
-            _call(*where, *shape, "latency", f"{_QUEUE_MS}ms")
+            _call(*where, *shape)
 
     def describe(self) -> str:
         """Returns what the hosts are, for the head of a table."""

@@ -22,6 +22,8 @@ _FORWARD_SHARE = 1 / 3
 
 _TACO = "Tencent TACO-Training documentation (qcloud-documents, AI training acceleration engine)"
 _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch Transformer-XL large, DGX A100, TF32, batch 8 x 384"
+_ASSUMED = "assumed: 40% of an A100's 312 Tflop/s in bfloat16, batch 8 x 2048"
+_BF16_FLOPS = 0.4 * 312e12
 _RESNET50_RATE, _RESNET50_BATCH = 777.0, 256
 
 
@@ -156,6 +158,7 @@ def _published() -> dict[str, dict[str, Any]]:
         "resnet101": like_resnet50("resnet101"),
         "vgg16": fields(128, 251, "V100", _TACO, horovod_tcp=847, lightcc_harp=3562),
         "transformer_xl": fields(8 * 384, 14497, "A100", _NVIDIA),
+        "gpt3_xl": fields(8, round(_BF16_FLOPS / 6 / _macs("gpt3_xl"), 3), "A100", _ASSUMED),
     }
 
 

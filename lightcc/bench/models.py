@@ -2,10 +2,10 @@
 
 A layer is what back-propagation finishes at once: its gradients' shapes and its multiply-adds for
 one sample of a forward pass, from which `layer_table` apportions time. The models are those of
-torchvision (classifiers of 1000 classes), GPT-2 small, BERT large, and Transformer-XL large for
-WikiText-103; tests hold the known totals. Layers are listed in the order of a forward pass;
-back-propagation produces gradients from the last layer to the first: `gradients` gives them in that
-order.
+torchvision (classifiers of 1000 classes), GPT-2 small, GPT-3 XL, BERT large, and Transformer-XL
+large for WikiText-103; tests hold the known totals. Layers are listed in the order of a forward
+pass; back-propagation produces gradients from the last layer to the first: `gradients` gives them
+in that order.
 
 Not counted: what has no weights (activations, pooling, attention's products, softmax) and what is
 small beside the products (normalisation, bias).
@@ -120,12 +120,11 @@ def _inception_v3() -> list[Layer]:
     return [*layers, _linear(2048, 1000)]
 
 
-def _gpt2() -> list[Layer]:
-    """GPT-2 small (Radford et al. 2019): 12 layers of width 768, tied embeddings, 1024 tokens."""
-    width, tokens = 768, 1024
+def _gpt(depth: int, width: int, tokens: int) -> list[Layer]:
+    """GPT-2 or GPT-3 (Radford et al. 2019, Brown et al. 2020): tied embeddings of 50,257 words."""
     # The table of tokens gets its gradient when the first layer has been passed, tied or not.
     layers = [Layer(((50257, width), (tokens, width)), 50257 * width * tokens)]
-    for _ in range(12):
+    for _ in range(depth):
         attention = (_linear(width, 3 * width, at=tokens), _linear(width, width, at=tokens))
         feed = (_linear(width, 4 * width, at=tokens), _linear(4 * width, width, at=tokens))
         for pair in (attention, feed):
@@ -183,7 +182,8 @@ MODELS: dict[str, Callable[[], list[Layer]]] = {
     "resnet101": lambda: _resnet(3, 4, 23, 3),
     "vgg16": _vgg16,
     "inception_v3": _inception_v3,
-    "gpt2": _gpt2,
+    "gpt2": lambda: _gpt(12, 768, 1024),  # Small.
+    "gpt3_xl": lambda: _gpt(24, 2048, 2048),
     "bert_large": _bert_large,
     "transformer_xl": _transformer_xl,
 }

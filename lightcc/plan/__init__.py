@@ -1,9 +1,12 @@
 """Predicts a training step on hosts that are not there yet: `python -m lightcc.plan`.
 
 - `workload` has what a rank computes: when each gradient is ready, and how large it is.
-- `costs` has what a message, a byte and a reduction take.
-- `variants` has what one bucket of gradients takes, by algorithm and compression.
-- `steps` plays one step in virtual time: which gradients share a bucket, and when each ends.
+- `site` has the hosts and their links, `costs` what a message, a byte and a reduction take.
+- `levels` arranges members as the engine does, and says what each sends on a level.
+- `network` has the processors and links of all hosts, in virtual time.
+- `buckets` has what one bucket of gradients does, by algorithm and compression.
+- `sequencer` is rank 0's: which gradients share a bucket, and when it is announced.
+- `simulator` plays steps with all of these.
 
 See docs/running/plan.md.
 """

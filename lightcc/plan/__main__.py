@@ -13,8 +13,8 @@ from lightcc.bench.layer_table import TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
 from lightcc.plan.measure import measure_costs
-from lightcc.plan.steps import predict
-from lightcc.plan.variants import Site, Variant
+from lightcc.plan.simulator import predict, where_time_goes
+from lightcc.plan.site import Site, SlowHost, Variant
 from lightcc.plan.workload import WorkloadError, from_table, from_timeline
 from lightcc.timeline.trace import TraceError
 
@@ -23,7 +23,45 @@ if TYPE_CHECKING:
 
     from lightcc.plan.workload import Workload
 
+_MAX_FACTOR = 1e6
 _FAILURES = (TableError, TraceError, WorkloadError, CostsError, RuntimeError)
+
+
+_OVERSUBSCRIPTION = "rates of a rack's hosts over that of its up-link (1)"
+
+
+def _factor(text: str) -> float:
+    """A number from 1."""
+    value = _number(text)
+    if not 1 <= value <= _MAX_FACTOR:
+        msg = f"'{text}' is not a number from 1 to {_MAX_FACTOR:g}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _seconds(text: str) -> float:
+    """A number above 0."""
+    value = _number(text)
+    if not 0 < value <= _MAX_FACTOR:
+        msg = f"'{text}' is not a number of seconds"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _slow_host(text: str) -> SlowHost:
+    """HOST:COMPUTE or HOST:COMPUTE:LINK."""
+    host, *factors = text.split(":")
+    if not host.isdecimal() or not 1 <= len(factors) <= 2:
+        msg = f"'{text}' is not HOST:COMPUTE or HOST:COMPUTE:LINK, such as 3:1.5"
+        raise argparse.ArgumentTypeError(msg)
+    return SlowHost(int(host), *map(_factor, factors))
 
 
 def _samples(text: str) -> int:
@@ -47,9 +85,15 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument("--trace", type=Path, metavar="FILE", help="rank 0's timeline of a training")
     add = parser.add_argument
     add("--hosts", type=positive, required=True, metavar="N")
-    add("--gpus", type=positive, required=True, metavar="N", help="ranks of each host")
+    ranks = ("--gpus", "--ranks-per-host")
+    add(*ranks, type=positive, required=True, metavar="N", help="ranks of each host")
     add("--link", type=rate, required=True, metavar="RATE", help="of each host, such as 25g")
     add("--tcp", type=rate, metavar="RATE", help="what TCP reaches on it (the link's rate)")
+    add("--oversubscription", type=_factor, default=1.0, metavar="X", help=_OVERSUBSCRIPTION)
+    add("--rack", type=positive, default=16, metavar="N", help="hosts of a rack (16)")
+    add("--slow-host", type=_slow_host, action="append", default=[], metavar="H:X[:Y]",
+        help="host H computes X times as long, and its link is Y times as slow")  # fmt: skip
+    add("--compute", type=_seconds, metavar="S", help="seconds of a step without communication")
     add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
     add("--layers", type=Path, metavar="FILE", help="another table")
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, such as --save-costs writes")
@@ -57,6 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--save-costs", type=Path, metavar="FILE", help="write the costs that are used")
     add("--samples", type=_samples, metavar="N", help="of an epoch, such as 1281167 (ImageNet)")
     add("--price", type=float, metavar="X", help="of a host for an hour, in any currency")
+    add("--where", action="store_true", help="say where the time goes")
     add("--json", action="store_true", help="for programs")
     return parser
 
@@ -71,7 +116,7 @@ def variants_of(site: Site, ratio: float) -> list[Variant]:
     found = [
         Variant("2d (default)"),
         Variant("flat", two_level=False, variables={"LIGHT_2D_ALLREDUCE": "0"}),
-        Variant("2d, 4 lanes", lanes=4, variables={"LIGHT_NUM_STREAMS": "4"}),
+        Variant("one ring", two_level=False, ring=True),
         Variant("2d, no fusion", fusion="none", variables={"LIGHT_FUSION_STRATEGY": "none"}),
         Variant("2d, as Horovod", fusion="horovod", variables={"LIGHT_FUSION_STRATEGY": "horovod"}),
         *quantized,
@@ -79,7 +124,7 @@ def variants_of(site: Site, ratio: float) -> list[Variant]:
     ]
     if site.tcp_bps < site.link_bps:
         found.append(Variant("2d, HARP or RDMA", line_rate=True, variables={"LIGHT_NET": "harp"}))
-    return found
+    return [one for one in found if one.two_level or one.ring or site.gpus > 1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,19 +141,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--samples: a timeline does not say how many samples a step has")
     if args.tcp is not None and args.tcp > args.link:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
+    for slow in args.slow_host:
+        if slow.host >= args.hosts:
+            parser.error(f"--slow-host {slow.host}: there are hosts 0 to {args.hosts - 1}")
     try:
         workload = _workload(args)
+        if args.compute is not None:
+            workload = workload.lasting(args.compute)
         costs = _costs(args)
-        site = Site(args.hosts, args.gpus, args.link, args.tcp or args.link)
+        tcp, slow = args.tcp or args.link, tuple(args.slow_host)
+        site = Site(args.hosts, args.gpus, args.link, tcp, args.rack, args.oversubscription, slow)
         steps = [
             predict(workload, variant, site, costs)
             for variant in variants_of(site, args.topk_ratio)
         ]
         epoch = report.Epoch(args.samples, args.price)
+        where = where_time_goes(workload, steps[0].variant, site, costs) if args.where else None
         if args.json:
-            sys.stdout.write(json.dumps(report.as_dict(workload, site, costs, steps)) + "\n")
+            found = report.as_dict(workload, site, costs, steps) | {"where_s": where}
+            sys.stdout.write(json.dumps(found) + "\n")
         else:
-            sys.stdout.write(report.text(workload, site, steps, epoch))
+            sys.stdout.write(report.text(workload, site, steps, epoch, where))
         if args.save_costs is not None:
             costs.write(args.save_costs)
     except (*_FAILURES, OSError) as error:

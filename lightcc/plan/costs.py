@@ -16,18 +16,20 @@ class CostsError(ValueError):
 
 @dataclass(frozen=True)
 class Costs:
-    """Lines of a fixed time and a time per byte; the defaults are those of docs/running/plan.md."""
+    """What everything takes; docs/running/plan.md says where the defaults come from."""
 
-    #: Seconds of a step of a collective between hosts, with waking whoever waits.
-    step_s: float = 60e-6
-    #: Seconds of a report or an announcement from one level of the control tree to the next.
-    control_s: float = 30e-6
+    #: Seconds from a message's send to the receiver that it wakes.
+    latency_s: float = 25e-6
+    #: Seconds of a processor for a message, at each of its ends.
+    message_s: float = 13e-6
     #: Seconds for each byte of a tensor that ranks of a host all-reduce in memory.
     host_s_per_byte: float = 1.2e-10
-    #: Seconds for each byte that a rank sends over TCP, where no link limits it.
+    #: Seconds of processors for each byte over TCP, half of them at each end.
     tcp_s_per_byte: float = 1.5e-10
     #: Seconds for each byte of a shard, to select its largest elements, or to quantise it.
     compress_s_per_byte: float = 3e-10
+    #: Share of a link's rate that TCP reaches where a host has several peers at a time.
+    shared_rate: float = 0.9
     #: Bytes on the link for each byte that is sent: Ethernet, IP and TCP at an MTU of 1500.
     wire_bytes_per_byte: float = 1538 / 1448
 
@@ -55,6 +57,7 @@ class Costs:
                 isinstance(value, bool)
                 or not isinstance(value, int | float)
                 or not 0 <= value < 1e3
+                or (value == 0 and name == "shared_rate")
             ):
                 msg = f"{path}: {name} is {value!r}; expected a number from 0 to 1000"
                 raise CostsError(msg)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 9
 _LARGE = 16 << 20  # Bytes; far beyond the caches.
-_SMALL = 64  # Elements: a flood of one step.
+_SMALL = 64  # Elements.
 
 
 def measure_costs() -> Costs:
@@ -29,9 +29,11 @@ def measure_costs() -> Costs:
     """
     together = lightcc.run(_time_all, np=2, environment=_environment())[0]
     apart = lightcc.run(_time_apart, np=2, environment=_environment())[0]
+    # A small one takes a message to rank 0 and one back; its parts are as those of the defaults.
+    share = apart["small"] / 2 / (Costs.latency_s + 2 * Costs.message_s)
     return Costs(
-        step_s=apart["small"],
-        control_s=Costs.control_s,
+        latency_s=Costs.latency_s * share,
+        message_s=Costs.message_s * share,
         host_s_per_byte=together["large"] / _LARGE,
         tcp_s_per_byte=apart["large"] / _LARGE,
         compress_s_per_byte=max(apart["topk"], apart["int4"]) / _LARGE,

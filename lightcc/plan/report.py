@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc.plan.costs import Costs
-    from lightcc.plan.steps import Prediction
-    from lightcc.plan.variants import Site, Variant
+    from lightcc.plan.simulator import Prediction
+    from lightcc.plan.site import Site, Variant
     from lightcc.plan.workload import Workload
 
 __all__ = ["Epoch", "as_dict", "text"]
@@ -43,24 +43,35 @@ class Epoch:
         return f" {duration(steps * step_s):>9} {cost:>10}"
 
 
-def text(workload: Workload, site: Site, steps: Sequence[Prediction], epoch: Epoch) -> str:
-    """Returns a table for a terminal, and what to set."""
+def text(
+    workload: Workload,
+    site: Site,
+    steps: Sequence[Prediction],
+    epoch: Epoch,
+    where: dict[str, float] | None = None,
+) -> str:
+    """Returns a table for a terminal, and what to set; `where`: and what would be saved."""
     tcp = f", TCP {_rate(site.tcp_bps)}" if site.tcp_bps < site.link_bps else ""
     lines = [
         f"{workload.name}: {size(workload.num_bytes)} of gradients, "
         f"{duration(workload.step_s)} of computing",
         *textwrap.wrap(workload.source, 98, initial_indent="  ", subsequent_indent="  "),
         f"{site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)} each{tcp}",
+        *_uneven(site),
         "",
-        f"{'variant':<20} {'step':>9} {'efficiency':>10} {'hidden':>9} {'exposed':>9} "
+        f"{'variant':<17} {'step':>8} {'bound':>8} {'efficiency':>10} {'hidden':>8} {'exposed':>8} "
         f"{'sent/host':>10}{epoch.head()}",
     ]
     lines += [
-        f"{one.variant.name:<20} {duration(one.step_s):>9} {one.efficiency:>10.1%} "
-        f"{duration(one.hidden_s):>9} {duration(one.exposed_s):>9} "
+        f"{one.variant.name:<17} {duration(one.step_s):>8} {duration(one.bound_s):>8} "
+        f"{one.efficiency:>10.1%} "
+        f"{duration(one.hidden_s):>8} {duration(one.exposed_s):>8} "
         f"{size(one.wire_bytes):>10}{epoch.cells(workload, site, one.step_s)}"
         for one in steps
     ]
+    if where is not None:
+        lines += ["", f"{steps[0].variant.name} would be shorter by, if this took no time:"]
+        lines += [f"  {name:<12} {duration(max(gain, 0.0)):>9}" for name, gain in where.items()]
     return "\n".join([*lines, "", *_advice(steps)]) + "\n"
 
 
@@ -69,7 +80,8 @@ def _advice(steps: Sequence[Prediction]) -> list[str]:
     default = steps[0]
     groups: dict[str, list[Prediction]] = {}
     for one in steps:
-        groups.setdefault(_kind(one.variant), []).append(one)
+        if not one.variant.ring:
+            groups.setdefault(_kind(one.variant), []).append(one)
     lines = []
     for kind, group in groups.items():
         best = min(group, key=lambda one: one.step_s)
@@ -107,6 +119,7 @@ def as_dict(
                 "efficiency": one.efficiency,
                 "hidden_s": one.hidden_s,
                 "exposed_s": one.exposed_s,
+                "bound_s": one.bound_s,
                 "wire_bytes": one.wire_bytes,
                 "buckets": one.buckets,
                 "variables": one.variant.variables,
@@ -114,6 +127,17 @@ def as_dict(
             for one in steps
         ],
     }
+
+
+def _uneven(site: Site) -> list[str]:
+    """Returns what is not alike, for the head of a table."""
+    lines = [
+        f"  host {slow.host} is slow: {slow.compute:g} times to compute, {slow.link:g} to send"
+        for slow in site.slow
+    ]
+    if site.has_uplinks:
+        lines.append(f"  racks of {site.rack}, over-subscribed {site.oversubscription:g} times")
+    return lines
 
 
 def _rate(bits_per_s: float) -> str:

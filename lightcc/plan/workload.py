@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lightcc.bench.layer_table import GRADIENT_BYTES
@@ -46,6 +46,12 @@ class Workload:
     def num_bytes(self) -> int:
         """All gradients of a rank."""
         return sum(gradient.num_bytes for gradient in self.gradients)
+
+    def lasting(self, step_s: float) -> Workload:
+        """Returns the same step, computed in `step_s` seconds."""
+        scale = step_s / self.step_s
+        gradients = tuple(replace(one, ready_s=one.ready_s * scale) for one in self.gradients)
+        return replace(self, step_s=step_s, gradients=gradients)
 
 
 def from_table(training: Training) -> Workload:

@@ -57,6 +57,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ("vgg16", 32, 138_357_544),
         ("inception_v3", 292, 27_161_264),
         ("gpt2", 148, 124_439_808),
+        ("gpt3_xl", 292, 1_315_723_264),
         ("bert_large", 391, 335_141_888),
         ("transformer_xl", 215, 285_170_506),
     ],

@@ -37,7 +37,8 @@ def test_models_have_their_known_multiply_adds(name: str, giga_macs: float) -> N
 
 def test_tables_hold_every_gradient_and_share_a_step_between_the_passes() -> None:
     table = read_table()
-    assert list(table) == ["inception_v3", "resnet50", "resnet101", "vgg16", "transformer_xl"]
+    names = ["inception_v3", "resnet50", "resnet101", "vgg16", "transformer_xl", "gpt3_xl"]
+    assert list(table) == names
     for name, training in table.items():
         counts = [count for layer in training.layers for count in layer.counts]
         assert counts[::-1] == gradients(name)
@@ -149,8 +150,8 @@ def test_a_schedule_that_reduces_wrongly_is_noticed() -> None:
 
 def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
     measured = [
-        Steps("none", "lightcc", 25e9, [1.0, 1.1, 0.9], [0.0]),
-        Steps("2d", "lightcc", 25e9, [2.0, 2.0], [0.5, 0.7], calls=4, wire_bytes=400),
+        Steps("none", "lightcc", 25e9, None, [1.0, 1.1, 0.9], [0.0]),
+        Steps("2d", "lightcc", 25e9, 1.9, [2.0, 2.0], [0.5, 0.7], calls=4, wire_bytes=400),
         Steps("2d+topk", "lightcc", 25e9, note="does not have it"),
     ]
     run = {"hosts": 2, "ranks_per_host": 4, "time_scale": 10.0}
@@ -158,6 +159,7 @@ def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
     assert (none.efficiency, two.efficiency, topk.efficiency) == (1.0, 0.5, None)
     assert (two.wire_bytes, two.ranks) == (100, 8)
     assert two.cpu_s == pytest.approx(0.6)
+    assert train_report.table_line(two).endswith("1900.0   -5.0%")
     assert train_report.table_line(topk).endswith("does not have it")
     heading = train_report.heading(read_table()["vgg16"], 25e9)
     assert "Horovod, TCP 21.1%, LightCC, HARP 88.7%" in heading
@@ -172,6 +174,7 @@ def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
         (["--models", "lenet"], "'lenet' is no model; there are inception_v3"),
         (["--variants", "nccl"], "'nccl' is no variant; there are none, horovod"),
         (["--horovod-fusion", "big"], "'big' is not a size"),
+        (["--costs", "/nonexistent"], "/nonexistent cannot be read"),
         (["--layers", "/nonexistent"], "/nonexistent is no table of layers"),
         (["--hosts", "1"], "a link needs at least 2 hosts"),
     ],

@@ -1,4 +1,4 @@
-"""Predicted steps follow from what is computed, sent and waited for."""
+"""Predicted steps follow from what is computed, sent and waited for (also test_simulator.py)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import lightcc as hvd
 from lightcc.bench.layer_table import read_table
 from lightcc.plan.__main__ import main
 from lightcc.plan.costs import Costs, CostsError
-from lightcc.plan.steps import Prediction, predict
-from lightcc.plan.variants import Site, Variant
+from lightcc.plan.simulator import Prediction, predict
+from lightcc.plan.site import Site, Variant
 from lightcc.plan.workload import Gradient, Workload, from_table, from_timeline
 from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 MEBI = 1 << 20
 ONE = Workload("one", "test", 1.0, (Gradient(0.5, 100 * 10**6),))
 ARGUMENTS = ["--model", "resnet50", "--hosts", "4", "--gpus", "8", "--link", "25g"]
@@ -55,10 +55,12 @@ def test_two_levels_send_a_tensor_once_from_each_host(hosts: int, share: float) 
     assert found.exposed_s + found.hidden_s == pytest.approx(found.busy_s)
 
 
-def test_a_flat_exchange_sends_it_from_every_rank_and_a_ring_once() -> None:
+def test_a_flat_grid_sends_what_crosses_and_a_ring_once() -> None:
     flat = Variant("flat", two_level=False)
-    assert step(ONE, flat, site(2, 4)).wire_bytes == pytest.approx(4 * 100e6)
-    assert step(ONE, flat, site(4, 8)).wire_bytes == pytest.approx(2 * 31 / 32 * 100e6)
+    # Rows of 4 and 2: what is left of a rank's data after the row crosses to the other host.
+    assert step(ONE, flat, site(2, 4)).wire_bytes == pytest.approx(4 * 2 * 1 / 2 * 1 / 4 * 100e6)
+    ring = Variant("ring", two_level=False, ring=True)
+    assert step(ONE, ring, site(4, 8)).wire_bytes == pytest.approx(2 * 31 / 32 * 100e6)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,8 @@ def test_a_flat_exchange_sends_it_from_every_rank_and_a_ring_once() -> None:
 )
 def test_compression_sends_what_the_algorithms_say(kind: str, hosts: int, share: float) -> None:
     found = step(ONE, Variant(kind, compression=kind), site(hosts, 4))
-    assert found.wire_bytes == pytest.approx(share * 100e6)
+    headers = 64 * (hosts - 1) if kind == "topk" else 0
+    assert found.wire_bytes == pytest.approx(share * 100e6 + headers)
 
 
 def test_small_tensors_are_not_compressed() -> None:
@@ -83,25 +86,16 @@ def test_small_tensors_are_not_compressed() -> None:
 
 
 def test_fusion_saves_fixed_costs_and_keeps_to_its_threshold() -> None:
-    costs = dataclasses.replace(FREE, step_s=0.01)
+    costs = dataclasses.replace(FREE, latency_s=0.01)
     fused = step(many(100), Variant("2d"), site(2, 2), costs)
     alone = step(many(100), Variant("2d", fusion="none"), site(2, 2), costs)
     assert alone.buckets == 100
     assert fused.buckets < 100
     assert fused.step_s < alone.step_s
     at_once = Workload("at once", "test", 1.0, tuple(Gradient(1.0, MEBI) for _ in range(200)))
-    assert step(at_once, Variant("2d"), site(2, 2)).buckets == 4  # Each of 64 MiB.
-    assert step(at_once, Variant("2d", fusion="horovod"), site(2, 2)).buckets == 2
-
-
-def test_lanes_hide_what_buckets_wait_for() -> None:
-    costs = dataclasses.replace(FREE, step_s=0.01)
-    one, four = (
-        step(many(100), Variant("2d", fusion="none", lanes=lanes), site(2, 2), costs)
-        for lanes in (1, 4)
-    )
-    assert four.step_s < one.step_s
-    assert four.wire_bytes == one.wire_bytes
+    sizes = {"auto_fusion": 4, "horovod": 2, "none": 200}  # 64 and 128 MiB are the limits.
+    found = {kind: step(at_once, Variant(kind, fusion=kind), site(2, 2)).buckets for kind in sizes}
+    assert found == sizes
 
 
 def test_what_is_not_tcp_goes_at_the_links_rate() -> None:
@@ -109,11 +103,6 @@ def test_what_is_not_tcp_goes_at_the_links_rate() -> None:
     tcp, harp = (step(ONE, Variant("2d", line_rate=harp), slow) for harp in (False, True))
     assert tcp.step_s == pytest.approx(0.5 + 0.8)
     assert harp.step_s == 1.0  # 0.08 s of communication hide behind the rest of the step.
-
-
-@pytest.mark.parametrize(("hosts", "depth"), [(1, 1), (9, 1), (10, 2), (73, 2), (74, 3), (1250, 4)])
-def test_the_control_tree_has_eight_children(hosts: int, depth: int) -> None:
-    assert site(hosts, 8).tree_depth == depth
 
 
 def test_a_workload_of_the_table_has_all_gradients_in_order() -> None:
@@ -154,10 +143,13 @@ def test_a_workload_is_read_from_a_timeline(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*ARGUMENTS, "--tcp", "1g", "--samples", "1281167", "--price", "30"]) == 0
+    more = ["--slow-host", "3:1.5:2", "--oversubscription", "4", "--rack", "2", "--where"]
+    assert main([*ARGUMENTS, *more, "--tcp", "1g", "--samples", "1281167", "--price", "30"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "LIGHT_NET=harp" in text
+    for part in ("racks of 2, over", "host 3 is slow: 1.5 times", "slow hosts", "2 to send"):
+        assert part in text
     assert "LIGHT_TOPK_ALLREDUCE=1" in text or "LIGHT_QUANTIZE_ALLREDUCE" in text
     assert main(ARGUMENTS) == 0
     assert "set nothing" in capsys.readouterr().out
@@ -167,12 +159,12 @@ def test_the_command_writes_for_programs_and_keeps_costs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "costs.json"
-    file.write_text('{"step_s": 0.001}')
+    file.write_text('{"latency_s": 0.001}')
     saved = tmp_path / "saved.json"
     assert main([*ARGUMENTS, "--json", "--costs", str(file), "--save-costs", str(saved)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["costs"]["step_s"] == 0.001
-    assert Costs.read(saved) == dataclasses.replace(Costs(), step_s=0.001)
+    assert found["costs"]["latency_s"] == 0.001
+    assert Costs.read(saved) == dataclasses.replace(Costs(), latency_s=0.001)
     assert found["variants"][0]["variant"] == "2d (default)"
     assert all(0 < one["efficiency"] <= 1 for one in found["variants"])
 
@@ -186,6 +178,12 @@ def test_the_command_writes_for_programs_and_keeps_costs(
         (["--tcp", "50g"], "more than the link's"),
         (["--price", "3"], "say its --samples"),
         (["--price", "-3", "--samples", "5"], "-3 is not a price"),
+        (["--oversubscription", "0.5"], "'0.5' is not a number from 1"),
+        (["--rack", "0"], "'0' is not a number from 1"),
+        (["--compute", "0"], "'0' is not a number of seconds"),
+        (["--slow-host", "3"], "'3' is not HOST:COMPUTE or HOST:COMPUTE:LINK"),
+        (["--slow-host", "3:fast"], "'fast' is not a number from 1"),
+        (["--slow-host", "4:2"], "--slow-host 4: there are hosts 0 to 3"),
         (["--samples", "many"], "'many' is not a number of samples"),
         (["--measure", "--costs", "x"], "--costs and --measure: give one"),
         (["--costs", "/no/such/file"], "cannot be read"),
@@ -207,9 +205,9 @@ def test_the_command_says_what_is_wrong(
     [
         ("[]", "expected an object"),
         ("{", "cannot be read"),
-        ('{"step": 1}', "'step' is no cost; there are step_s"),
-        ('{"step_s": "1"}', "step_s is '1'; expected a number from 0"),
-        ('{"step_s": -1}', "step_s is -1; expected a number from 0"),
+        ('{"step": 1}', "'step' is no cost; there are latency_s"),
+        ('{"latency_s": "1"}', "latency_s is '1'; expected a number from 0"),
+        ('{"shared_rate": 0}', "shared_rate is 0; expected a number from 0"),
     ],
 )
 def test_costs_are_checked(text: str, problem: str, tmp_path: Path) -> None:
