@@ -28,11 +28,13 @@ _SUITES = pytest.StashKey[Choice]()
 
 
 # Ranks are forked from processes that have imported what takes long; `fresh=True` starts one anew.
-# torch imports its compiler, which takes as long as all the rest, with the first optimizer.
+# torch imports one part of its compiler with the first optimizer, and another with the first model
+# that is compiled; each takes about as long as all the rest.
 _NUMPY = ("numpy.random", "numpy.testing", "numpy.typing")
 _COMMON = (*_NUMPY, "ml_dtypes", "pytest", "lightcc.testing")
 warm_up(*_COMMON)
-warm_up(*_COMMON, "torch", "torch._dynamo", "lightcc.torch", for_users_of="torch")
+_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
+warm_up(*_COMMON, "torch", *_COMPILER, "lightcc.torch", for_users_of="torch")
 warm_up(*_COMMON, "warm_cuda_torch", "torch._dynamo", for_users_of="cuda_torch")
 # A rank with another Keras than this one starts anew.
 warm_up(*_COMMON, "tensorflow", for_users_of="tensorflow")
