@@ -112,7 +112,8 @@ def _scope_of_file(file: Path) -> str | None:
         return _MACHINE
     if "from cuda_torch import" in text:
         return "cuda_torch"  # One pytest process compiles its library, and has such a torch warm.
-    return str(file) if 'scope="module"' in text else None
+    is_shared = 'scope="module"' in text or "= each_on(" in text
+    return str(file) if is_shared else None
 
 
 def _scope_of(config: pytest.Config, nodeid: str) -> str:
