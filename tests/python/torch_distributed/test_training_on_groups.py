@@ -20,6 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
     powerSGD_hook as power,
     quantization_hooks as quantization,
 )
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 
 import lightcc.torch as hvd
@@ -320,6 +321,37 @@ def test_zero_redundancy_and_checkpoints(tmp_path: Path) -> None:
     spawn_ranks(optimizer_shards, 2, os.fspath(tmp_path / "store"), os.fspath(tmp_path / "saved"))
 
 
+def reduce_or_fail() -> tuple[float, int]:
+    dist.init_process_group("lightcc")
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+        os._exit(5)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor.item(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+
+def launch_as_torchrun() -> dict[int, tuple[float, int]]:
+    """Returns what the ranks return, which torchrun's agent forks from this process."""
+    for name in [name for name in os.environ if name.startswith(("LIGHT_", "HOROVOD_"))]:
+        del os.environ[name]  # This process is no rank of theirs.
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        max_restarts=1,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+    )
+    results: dict[int, tuple[float, int]] = elastic_launch(config, reduce_or_fail)()
+    return results
+
+
+def test_ranks_that_the_agent_of_torchrun_starts_anew_meet() -> None:
+    assert spawn_ranks(launch_as_torchrun, 1) == [{0: (2.0, 1), 1: (2.0, 1)}]
+
+
 PROGRAM = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("lightcc")
@@ -333,6 +365,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow  # The same with fresh processes, each of which imports torch.
 def test_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
