@@ -200,6 +200,7 @@ Status Core::tick() {
   const bool is_busy = busy();
   liveness_->beat(is_busy);
   liveness_->tell(*control_, now);
+  look_at_departed(now);
   control_->tick(now, is_busy, liveness_->host_is_busy());
   for (const std::string& warning : control_->take_warnings()) {
     LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
@@ -302,6 +303,7 @@ void Core::end(const EndWorld& end) {
     one_shot_->finish();
   }
   operations_.fail_all(end.status);
+  liveness_->say_over();
   over_.store(true, std::memory_order_release);
   operations_.notify();
 }

@@ -100,8 +100,8 @@ class Core final : public Driven {
   // Descriptors.
   Result<bool> service_descriptors();
   Status on_descriptor(std::uint64_t tag);
-  Status on_local_socket(std::size_t position);
-  void on_death(std::size_t position);
+  void on_death(std::size_t index);
+  void look_at_departed(TimePoint now);
   bool may_close() const;
 
   ControlLink& link(LinkIndex index);
@@ -114,6 +114,8 @@ class Core final : public Driven {
   std::unique_ptr<ControlPlane> control_;
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
+  // Watched processes that are gone, and when that is an error in spite of all.
+  std::vector<std::pair<std::size_t, TimePoint>> departed_;
   std::optional<Planes> planes_;  // They outlive all Works.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OneShotAllreduce> one_shot_;  // Null: everything is reported.

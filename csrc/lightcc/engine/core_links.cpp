@@ -1,8 +1,5 @@
 // What a Core hears: links of the control tree, and descriptors of its host's processes.
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "lightcc/engine/core.hpp"
@@ -12,7 +9,7 @@ namespace lightcc {
 namespace {
 
 // What a descriptor in the waker stands for: a kind above, a number below.
-enum class Source : std::uint64_t { kTransport = 1, kControl = 2, kLocalSocket = 3, kProcess = 4 };
+enum class Source : std::uint64_t { kTransport = 1, kControl = 2, kProcess = 3 };
 constexpr unsigned kSourceShift = 32;
 
 constexpr std::uint64_t tag_of(Source source, std::size_t number) {
@@ -37,21 +34,14 @@ constexpr LinkIndex link_of(std::size_t number) {
 constexpr std::uint32_t kStepsBetweenDescriptors = 256;
 constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
 
-bool has_ended(int socket) {
-  std::byte probe{};
-  const auto count = ::recv(socket, &probe, 1, MSG_PEEK | MSG_DONTWAIT);
-  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-}
+// How long the news may take that a rank which is gone has told the leader, or heard there.
+constexpr Duration kNewsDelay = std::chrono::seconds(2);
 
 }  // namespace
 
 Status Core::watch_descriptors() {
-  const HostMembership& host = world_.host;
-  for (std::size_t position = 0; position < host.sockets.size(); ++position) {
-    if (host.sockets[position].valid()) {
-      LIGHTCC_RETURN_IF_ERROR(
-          waker_->watch(host.sockets[position].get(), tag_of(Source::kLocalSocket, position)));
-    }
+  if (world_.host.mail.fd() >= 0) {
+    LIGHTCC_RETURN_IF_ERROR(waker_->watch(world_.host.mail));
   }
   if (world_.parent.has_value() && world_.parent->fd() >= 0) {
     LIGHTCC_RETURN_IF_ERROR(waker_->watch(world_.parent->fd(), tag_of(Source::kControl, 0)));
@@ -157,10 +147,10 @@ bool Core::listen() {
   }
   std::optional<std::size_t> dead;  // A death counts after what its process said.
   for (const std::uint64_t tag : waker_->ready()) {
-    const std::size_t position = number_of(tag);
-    if (source_of(tag) == Source::kProcess || (source_of(tag) == Source::kLocalSocket &&
-                                               has_ended(world_.host.sockets[position].get()))) {
-      dead = position;
+    const std::size_t index = number_of(tag);
+    if (source_of(tag) == Source::kProcess && liveness_->has_ended(index)) {
+      liveness_->unwatch(*waker_, index);
+      dead = liveness_->is_news(index) ? index : dead;
     }
   }
   if (world_.parent.has_value()) {
@@ -201,43 +191,37 @@ Status Core::on_descriptor(std::uint64_t tag) {
     case Source::kControl:
       read_link(link_of(number));
       return {};
-    case Source::kLocalSocket:
-      return on_local_socket(number);
     case Source::kProcess:
       break;
   }
-  on_death(number);
-  return {};
-}
-
-// A rank's socket within the host carries segments to followers; at the leader, only its end is
-// news.
-Status Core::on_local_socket(std::size_t position) {
-  const int socket = world_.host.sockets[position].get();
-  if (!world_.host.is_leader()) {
-    // What the leader sent before it went counts, and so does what this rank cannot take in.
-    const Status received = planes_->make_groups().status();
-    if (received.ok() || received.code() != ErrorCode::kPeerFailed || !has_ended(socket)) {
-      return received;
-    }
-  } else if (!has_ended(socket)) {
-    return {};
+  if (liveness_->has_ended(number)) {
+    on_death(number);
   }
-  waker_->unwatch(socket);
-  on_death(position);
   return {};
 }
 
 // A process of this host is gone; what it said before it went counts first.
-void Core::on_death(std::size_t position) {
+void Core::on_death(std::size_t index) {
   for (std::size_t i = 0; i < world_.children.size(); ++i) {
     read_link(static_cast<LinkIndex>(i));
   }
   if (world_.parent.has_value()) {
     read_link(kParentLink);
   }
-  liveness_->unwatch(*waker_, position);
-  control_->on_death(liveness_->death_of(position));
+  liveness_->unwatch(*waker_, index);
+  if (liveness_->is_news(index)) {
+    control_->on_death(liveness_->death_of(index));
+  } else {
+    departed_.emplace_back(index, clock_.now() + kNewsDelay);
+  }
+}
+
+void Core::look_at_departed(TimePoint now) {
+  for (const auto& [index, deadline] : departed_) {
+    if (now >= deadline) {
+      control_->on_death(liveness_->death_of(index));
+    }
+  }
 }
 
 bool Core::may_close() const {

@@ -146,10 +146,11 @@ Status Executor::take_result(Bucket bucket, std::span<const std::byte> result) {
 
 Result<bool> Executor::advance() {
   bool moved = false;
-  if (sets_in_making_ > 0) {
+  if (sets_in_making_ > 0 || planes_.host().has_outgoing()) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
-  awaits_event_ = sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr;
+  awaits_event_ = planes_.host().has_outgoing() ||
+                  (sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr);
   LIGHTCC_ASSIGN_OR_RETURN(const bool finished, advance_unfinished());
   moved = moved || finished;
   if (queued_ == 0) {

@@ -1,16 +1,22 @@
 #include "lightcc/engine/host_discovery.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <fstream>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include "lightcc/collectives/one_shot_rounds.hpp"
+#include "lightcc/control/control_tree.hpp"
 #include "lightcc/transport/shm/byte_ring.hpp"
 #include "lightcc/wire/handshake.hpp"
 
@@ -18,8 +24,6 @@ namespace lightcc {
 namespace {
 
 constexpr std::size_t kMaxCardText = 256;
-// SCM_RIGHTS carries at most 253 descriptors: one segment and one bell per rank.
-constexpr std::size_t kMaxRanksPerHost = 252;
 constexpr std::uint8_t kLocalPurpose = 'L';
 // How long the news may take that a rank whose name is gone has ended.
 constexpr Duration kDeathNotice = std::chrono::seconds(1);
@@ -58,7 +62,7 @@ std::size_t rings_offset(std::size_t members) {
 }
 
 std::size_t one_shot_offset(std::size_t members) {
-  return rings_offset(members) + (members - 1) * 2 * byte_ring_bytes(kControlRingBytes);
+  return rings_offset(members) + (members - 1) * 2 * byte_ring_bytes(control_ring_bytes(members));
 }
 
 std::size_t one_shot_bytes(std::size_t members) {
@@ -69,11 +73,45 @@ std::size_t segment_bytes(std::size_t members) {
   return one_shot_offset(members) + one_shot_bytes(members);
 }
 
-Status send_fds_now(int socket, const std::vector<int>& fds) {
-  const std::array<std::byte, 1> payload{};
-  LIGHTCC_ASSIGN_OR_RETURN(const bool sent, send_fds(socket, payload, fds));
-  // The very first bytes on a fresh socket always fit.
-  return sent ? Status() : make_error(ErrorCode::kSystem, "a new Unix socket has no room");
+std::size_t parent_of(std::size_t position) {
+  return (position - 1) / kTreeArity;
+}
+
+std::size_t first_child_of(std::size_t position) {
+  return position * kTreeArity + 1;
+}
+
+// Ranks that are not the leader's children see its end in another way.
+bool has_grandchildren(std::size_t members) {
+  return members > first_child_of(1);
+}
+
+UniqueFd open_pidfd(std::int32_t pid) {
+  // Not found: an old kernel, or a process of another pid namespace; the sockets have to do.
+  return pid > 0 ? UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) : UniqueFd();
+}
+
+// Ranks that are threads of one process are told apart by their sockets.
+WatchedProcess watch(std::size_t position, UniqueFd socket, std::int32_t pid) {
+  return {position, std::move(socket), open_pidfd(pid != ::getpid() ? pid : 0), pid};
+}
+
+// The process behind a pidfd, as this process would call it; 0: it has no name for it.
+std::int32_t pid_behind(int pidfd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(pidfd));
+  for (std::string word; file >> word;) {
+    if (std::int32_t pid = 0; word == "Pid:" && file >> pid && pid > 0) {
+      return pid;
+    }
+  }
+  return 0;
+}
+
+std::int32_t pid_of_peer(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  const bool known = ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+  return known ? peer.pid : 0;
 }
 
 std::span<SleepWord> words_in(const ShmSegment& segment, std::size_t members) {
@@ -125,10 +163,17 @@ Status wait_readable(int fd, TimePoint deadline, const std::string& what, Rendez
   }
 }
 
+std::size_t control_ring_bytes(std::size_t members) {
+  constexpr std::size_t kRingsOfAll = std::size_t{8} << 20;
+  constexpr std::size_t kSmallest = std::size_t{16} << 10;
+  constexpr std::size_t kLargest = std::size_t{64} << 10;
+  return std::clamp(std::bit_floor(kRingsOfAll / (2 * members)), kSmallest, kLargest);
+}
+
 std::span<std::byte> control_ring_memory(const HostMembership& host,
                                          std::size_t index,
                                          bool upwards) {
-  const std::size_t bytes = byte_ring_bytes(kControlRingBytes);
+  const std::size_t bytes = byte_ring_bytes(control_ring_bytes(host.ranks.size()));
   const std::size_t number = (index - 1) * 2 + (upwards ? 0 : 1);
   return host.segment.memory().subspan(rings_offset(host.ranks.size()) + number * bytes, bytes);
 }
@@ -138,17 +183,26 @@ std::span<std::byte> one_shot_memory(const HostMembership& host) {
   return host.segment.memory().subspan(one_shot_offset(members), one_shot_bytes(members));
 }
 
+struct HostDiscovery::Inheritance {
+  HostMail::Token token{};
+  UniqueFd segment;
+  UniqueFd life;   // Its other end closes with the leader. Empty where all are its children.
+  UniqueFd pidfd;  // The leader's, in any pid namespace; empty as well where there is none.
+};
+
 HostDiscovery::HostDiscovery(std::string secret,
                              RankCard card,
                              std::unique_ptr<AuthListener> listener,
+                             HostMail mail,
                              RendezvousRound* round)
     : secret_(std::move(secret)),
       card_(std::move(card)),
       listener_(std::move(listener)),
+      mail_(std::move(mail)),
       round_(round) {}
 
 std::unique_ptr<HostDiscovery> HostDiscovery::alone() {
-  return std::unique_ptr<HostDiscovery>(new HostDiscovery({}, {}, nullptr, nullptr));
+  return std::unique_ptr<HostDiscovery>(new HostDiscovery({}, {}, nullptr, {}, nullptr));
 }
 
 Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
@@ -156,63 +210,50 @@ Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
                                                            RendezvousRound& round) {
   LIGHTCC_ASSIGN_OR_RETURN(std::string name, random_name());
   RankCard card{std::move(name), std::move(host_id)};
-  AuthListenerOptions options;
-  options.max_pending = 2 * kMaxRanksPerHost;
+  LIGHTCC_ASSIGN_OR_RETURN(HostMail mail, HostMail::open(card.unix_name));
   LIGHTCC_ASSIGN_OR_RETURN(
       auto listener,
-      AuthListener::listen(SocketAddress::abstract_unix(card.unix_name), secret, options));
-  return std::unique_ptr<HostDiscovery>(
-      new HostDiscovery(std::move(secret), std::move(card), std::move(listener), &round));
+      AuthListener::listen(
+          SocketAddress::abstract_unix(card.unix_name), secret, AuthListenerOptions{}));
+  return std::unique_ptr<HostDiscovery>(new HostDiscovery(
+      std::move(secret), std::move(card), std::move(listener), std::move(mail), &round));
 }
 
 Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
                                        int rank,
-                                       std::uint64_t world_id,
                                        TimePoint deadline) {
-  world_id_ = world_id;
   for (int candidate = 0; candidate < rank; ++candidate) {
     const RankCard& card = cards[static_cast<std::size_t>(candidate)];
     if (card.host_id != card_.host_id) {
       continue;
     }
-    // Only whether the name exists here is asked now; the leader answers, and both prove the
-    // secret, in assemble(), when every rank knows its leader.
-    LIGHTCC_ASSIGN_OR_RETURN(auto connector,
-                             AuthConnector::start(SocketAddress::abstract_unix(card.unix_name),
-                                                  secret_,
-                                                  hello_of(world_id, rank),
-                                                  deadline));
-    const auto refused = connector->poll().status();
-    if (refused.ok()) {
-      leader_connector_ = std::move(connector);
+    // Both prove the secret in assemble(), when every rank knows its leader.
+    LIGHTCC_ASSIGN_OR_RETURN(const bool is_here, HostMail::exists(card.unix_name));
+    if (is_here) {
       return candidate;
     }
-    // Refused: there is no such name in this network namespace, so it is another host. Unless the
-    // user said that it is this one; or the rank is gone, and with it its name.
+    // There is no such name in this network namespace, so it is another host. Unless the user said
+    // that it is this one; or the rank is gone, and with it its name.
     if (!card_.host_id.empty()) {
       LIGHTCC_RETURN_IF_ERROR(
           round_->failure(std::min(deadline, Clock::system().now() + kDeathNotice)));
       return make_error(ErrorCode::kInvalidArgument,
                         "LIGHT_HOST_ID=\"%s\" says that ranks %d and %d share a host, but they do "
-                        "not share a network namespace: %s",
+                        "not share a network namespace",
                         card_.host_id.c_str(),
                         candidate,
-                        rank,
-                        refused.message().c_str());
+                        rank);
     }
   }
   return rank;
 }
 
 Result<HostMembership> HostDiscovery::assemble(std::vector<int> ranks,
+                                               const std::vector<RankCard>& cards,
                                                int rank,
+                                               std::uint64_t world_id,
                                                TimePoint deadline) {
-  if (ranks.size() > kMaxRanksPerHost) {
-    return make_error(ErrorCode::kUnimplemented,
-                      "%zu ranks share a host; at most %zu can",
-                      ranks.size(),
-                      kMaxRanksPerHost);
-  }
+  world_id_ = world_id;
   HostMembership host;
   host.index = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   host.ranks = std::move(ranks);
@@ -220,121 +261,160 @@ Result<HostMembership> HostDiscovery::assemble(std::vector<int> ranks,
   if (!host.bell.valid()) {
     return make_system_error(ErrorCode::kSystem, errno, "cannot make an eventfd");
   }
-  LIGHTCC_RETURN_IF_ERROR(host.is_leader() ? lead(host, deadline) : follow(host, deadline));
+  LIGHTCC_ASSIGN_OR_RETURN(Inheritance inherited,
+                           host.is_leader() ? lead(host) : follow(host, cards, deadline));
   host.words = words_in(host.segment, host.ranks.size());
+  LIGHTCC_RETURN_IF_ERROR(pass_on(host, inherited, deadline));
+  std::vector<std::string> names;
+  for (const int other : host.ranks) {
+    names.push_back(cards[static_cast<std::size_t>(other)].unix_name);
+  }
+  mail_.meet(names, inherited.token);
+  if (host.ranks.size() > 1) {
+    host.mail = std::move(mail_);
+  }
+  const auto position = static_cast<std::size_t>(host.index);
+  if (position > 0 && parent_of(position) > 0) {
+    const std::int32_t pid = pid_behind(inherited.pidfd.get());
+    host.watched.push_back({0, std::move(inherited.life), std::move(inherited.pidfd), pid});
+  }
   listener_.reset();
   return host;
 }
 
-Result<std::vector<UniqueFd>> HostDiscovery::receive_fds(int socket,
-                                                         std::size_t count,
-                                                         TimePoint deadline) {
-  std::array<std::byte, 1> payload{};
-  while (true) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::optional<ReceivedFds> message, recv_fds(socket, payload, count));
-    if (message.has_value()) {
-      return std::move(message->fds);
+Result<HostDiscovery::Inheritance> HostDiscovery::lead(HostMembership& host) {
+  const std::size_t members = host.ranks.size();
+  LIGHTCC_ASSIGN_OR_RETURN(host.segment, ShmSegment::create(segment_bytes(members)));
+  Inheritance inherited;
+  LIGHTCC_ASSIGN_OR_RETURN(inherited.token, make_nonce());
+  inherited.segment = host.segment.give_up_fd();
+  if (has_grandchildren(members)) {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
+      return make_system_error(ErrorCode::kSystem, errno, "cannot make a pair of sockets");
     }
-    LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, "a rank of this host", round_));
+    host.life = UniqueFd(ends[0]);
+    inherited.life = UniqueFd(ends[1]);
+    inherited.pidfd = open_pidfd(::getpid());
+  }
+  return inherited;
+}
+
+Result<HostDiscovery::Inheritance> HostDiscovery::follow(HostMembership& host,
+                                                         const std::vector<RankCard>& cards,
+                                                         TimePoint deadline) {
+  const std::size_t members = host.ranks.size();
+  const std::size_t parent = parent_of(static_cast<std::size_t>(host.index));
+  const int parent_rank = host.ranks[parent];
+  LIGHTCC_ASSIGN_OR_RETURN(UniqueFd socket,
+                           connect(cards[static_cast<std::size_t>(parent_rank)],
+                                   host.ranks[static_cast<std::size_t>(host.index)],
+                                   parent_rank,
+                                   deadline));
+  LIGHTCC_ASSIGN_OR_RETURN(Inheritance inherited, receive(socket.get(), parent_rank, deadline));
+  UniqueFd segment(::fcntl(inherited.segment.get(), F_DUPFD_CLOEXEC, 0));
+  LIGHTCC_ASSIGN_OR_RETURN(host.segment,
+                           ShmSegment::map(std::move(segment), segment_bytes(members)));
+  (void)host.segment.give_up_fd();
+  const std::int32_t pid = pid_of_peer(socket.get());
+  host.watched.push_back(watch(parent, std::move(socket), pid));
+  return inherited;
+}
+
+Result<UniqueFd> HostDiscovery::connect(const RankCard& to,
+                                        int rank,
+                                        int parent,
+                                        TimePoint deadline) {
+  const std::string what = "rank " + std::to_string(parent) + " of this host";
+  LIGHTCC_ASSIGN_OR_RETURN(const auto connector,
+                           AuthConnector::start(SocketAddress::abstract_unix(to.unix_name),
+                                                secret_,
+                                                hello_of(world_id_, rank),
+                                                deadline));
+  while (true) {
+    Result<std::optional<UniqueFd>> polled = connector->poll();
+    if (!polled.ok()) {
+      return Status(
+          polled.status().code(), what + " does not answer: " + polled.status().message(), parent);
+    }
+    if (polled->has_value()) {
+      return std::move(**polled);
+    }
+    LIGHTCC_RETURN_IF_ERROR(wait_readable(connector->wait_fd(), deadline, what, round_));
   }
 }
 
-Result<AuthenticatedSocket> HostDiscovery::next_member(const HostMembership& host,
-                                                       TimePoint deadline) {
+Result<HostDiscovery::Inheritance> HostDiscovery::receive(int socket,
+                                                          int parent,
+                                                          TimePoint deadline) {
+  Inheritance inherited;
+  while (true) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::optional<ReceivedFds> message,
+                             recv_fds(socket, inherited.token, 3));
+    if (!message.has_value()) {
+      const std::string what = "rank " + std::to_string(parent) + " of this host";
+      LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, what, round_));
+      continue;
+    }
+    if (message->payload_bytes != inherited.token.size() || message->fds.empty()) {
+      return Status(
+          ErrorCode::kPeerFailed, "unexpected descriptors from a rank of this host", parent);
+    }
+    const std::array places = {&inherited.segment, &inherited.life, &inherited.pidfd};
+    for (std::size_t i = 0; i < message->fds.size(); ++i) {
+      *places[i] = std::move(message->fds[i]);
+    }
+    return inherited;
+  }
+}
+
+Status HostDiscovery::pass_on(HostMembership& host,
+                              const Inheritance& inherited,
+                              TimePoint deadline) {
+  std::vector<int> fds;
+  for (const UniqueFd* const fd : {&inherited.segment, &inherited.life, &inherited.pidfd}) {
+    if (fd->valid()) {
+      fds.push_back(fd->get());
+    }
+  }
+  const std::size_t first = first_child_of(static_cast<std::size_t>(host.index));
+  const std::size_t last = std::min(first + kTreeArity, host.ranks.size());
+  std::set<int> missing;
+  for (std::size_t position = first; position < last; ++position) {
+    missing.insert(host.ranks[position]);
+  }
+  while (!missing.empty()) {
+    LIGHTCC_ASSIGN_OR_RETURN(AuthenticatedSocket child, next_child(missing, deadline));
+    const int rank = rank_in(child.hello, world_id_);
+    if (missing.erase(rank) == 0) {
+      continue;  // It is of another world or host.
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const bool sent, send_fds(child.fd.get(), inherited.token, fds));
+    if (!sent) {  // The very first bytes on a fresh socket always fit.
+      return make_error(ErrorCode::kSystem, "a new Unix socket has no room");
+    }
+    const auto position = std::ranges::find(host.ranks, rank) - host.ranks.begin();
+    host.watched.push_back(
+        watch(static_cast<std::size_t>(position), std::move(child.fd), child.peer_pid));
+  }
+  return {};
+}
+
+Result<AuthenticatedSocket> HostDiscovery::next_child(const std::set<int>& missing,
+                                                      TimePoint deadline) {
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(std::optional<AuthenticatedSocket> newcomer, listener_->poll());
     if (newcomer.has_value()) {
       return std::move(*newcomer);
     }
     LIGHTCC_RETURN_IF_ERROR(listener_->shortage());
-    std::string missing;
-    for (std::size_t index = 1; index < host.ranks.size(); ++index) {
-      if (!host.sockets[index].valid()) {
-        missing += (missing.empty() ? "" : ", ") + std::to_string(host.ranks[index]);
-      }
+    std::string names;
+    for (const int rank : missing) {
+      names += (names.empty() ? "" : ", ") + std::to_string(rank);
     }
     LIGHTCC_RETURN_IF_ERROR(wait_readable(
-        listener_->wait_fd(), deadline, "ranks [" + missing + "] of this host", round_));
+        listener_->wait_fd(), deadline, "ranks [" + names + "] of this host", round_));
   }
-}
-
-Status HostDiscovery::lead(HostMembership& host, TimePoint deadline) {
-  const std::size_t members = host.ranks.size();
-  LIGHTCC_ASSIGN_OR_RETURN(host.segment, ShmSegment::create(segment_bytes(members)));
-  host.sockets.resize(members);
-  host.pids.resize(members, 0);
-  host.peer_bells.resize(members);
-  for (std::size_t arrived = 1; arrived < members;) {
-    LIGHTCC_ASSIGN_OR_RETURN(AuthenticatedSocket member, next_member(host, deadline));
-    const int rank = rank_in(member.hello, world_id_);
-    const auto position = std::find(host.ranks.begin() + 1, host.ranks.end(), rank);
-    if (rank < 0 || position == host.ranks.end()) {
-      continue;  // It is of another world or host.
-    }
-    const auto index = static_cast<std::size_t>(position - host.ranks.begin());
-    LIGHTCC_ASSIGN_OR_RETURN(std::vector<UniqueFd> bell, receive_fds(member.fd.get(), 1, deadline));
-    if (bell.size() != 1 || host.sockets[index].valid()) {
-      return Status(
-          ErrorCode::kPeerFailed, "unexpected descriptors from a rank of this host", rank);
-    }
-    host.peer_bells[index] = std::move(bell[0]);
-    host.sockets[index] = std::move(member.fd);
-    host.pids[index] = member.peer_pid;
-    ++arrived;
-  }
-  std::vector<int> shared = {host.segment.fd()};
-  for (std::size_t index = 0; index < members; ++index) {
-    shared.push_back(index == 0 ? host.bell.get() : host.peer_bells[index].get());
-  }
-  for (std::size_t index = 1; index < members; ++index) {
-    LIGHTCC_RETURN_IF_ERROR(send_fds_now(host.sockets[index].get(), shared));
-  }
-  return {};
-}
-
-Result<UniqueFd> HostDiscovery::finish_connecting(const HostMembership& host, TimePoint deadline) {
-  while (true) {
-    auto polled = leader_connector_->poll();
-    if (!polled.ok()) {
-      const int leader = host.ranks.front();
-      return Status(polled.status().code(),
-                    "this host's leader, rank " + std::to_string(leader) +
-                        ", does not answer: " + polled.status().message(),
-                    leader);
-    }
-    std::optional<UniqueFd> socket = std::move(polled).value();
-    if (socket.has_value()) {
-      leader_connector_.reset();
-      return std::move(*socket);
-    }
-    const std::string leader = "this host's leader, rank " + std::to_string(host.ranks.front());
-    LIGHTCC_RETURN_IF_ERROR(wait_readable(leader_connector_->wait_fd(), deadline, leader, round_));
-  }
-}
-
-Status HostDiscovery::follow(HostMembership& host, TimePoint deadline) {
-  const std::size_t members = host.ranks.size();
-  LIGHTCC_ASSIGN_OR_RETURN(UniqueFd leader, finish_connecting(host, deadline));
-  LIGHTCC_RETURN_IF_ERROR(send_fds_now(leader.get(), {host.bell.get()}));
-  LIGHTCC_ASSIGN_OR_RETURN(std::vector<UniqueFd> shared,
-                           receive_fds(leader.get(), members + 1, deadline));
-  if (shared.size() != members + 1) {
-    return Status(
-        ErrorCode::kPeerFailed, "unexpected descriptors from this host's leader", host.ranks[0]);
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(host.segment,
-                           ShmSegment::map(std::move(shared[0]), segment_bytes(members)));
-  for (std::size_t index = 0; index < members; ++index) {
-    UniqueFd bell = std::move(shared[index + 1]);
-    host.peer_bells.push_back(static_cast<int>(index) == host.index ? UniqueFd() : std::move(bell));
-  }
-  host.sockets.push_back(std::move(leader));
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  const bool known =
-      ::getsockopt(host.sockets[0].get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
-  host.pids.push_back(known ? peer.pid : 0);
-  return {};
 }
 
 }  // namespace lightcc

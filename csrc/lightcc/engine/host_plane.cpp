@@ -1,10 +1,6 @@
 #include "lightcc/engine/host_plane.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -133,71 +129,43 @@ Status HostPlane::add_process_set(std::uint32_t process_set,
     return {};
   }
   LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::create(bytes));
+  const auto fd = std::make_shared<const UniqueFd>(segment.give_up_fd());
   for (const std::int32_t rank : ranks) {
     const std::size_t position = position_of(world_.host.ranks, rank);
-    if (position == 0 || position == world_.host.ranks.size()) {
-      continue;
+    if (position != 0 && position != world_.host.ranks.size()) {
+      outgoing_.push_back({position, process_set, fd});
     }
-    UniqueFd fd(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0));
-    if (!fd.valid()) {
-      return make_system_error(ErrorCode::kSystem, errno, "cannot duplicate a descriptor");
-    }
-    outgoing_.push_back({position, process_set, std::move(fd)});
   }
   if (const auto own = sets_.find(process_set); own != sets_.end()) {
     own->second.segment = std::move(segment);
   }
-  return exchange_segments().status();
-}
-
-Result<bool> HostPlane::exchange_segments() {
-  if (world_.host.is_leader()) {
-    return outgoing_.empty() ? Result<bool>(false) : send_pending();
-  }
-  return receive_pending();
+  return send_pending().status();
 }
 
 Result<bool> HostPlane::send_pending() {
-  std::size_t sent = 0;
-  for (; sent < outgoing_.size(); ++sent) {
-    const Outgoing& next = outgoing_[sent];
-    std::array<std::byte, sizeof(next.process_set)> payload{};
-    std::memcpy(payload.data(), &next.process_set, sizeof(next.process_set));
-    const std::array<int, 1> fds = {next.fd.get()};
-    LIGHTCC_ASSIGN_OR_RETURN(const bool went,
-                             send_fds(world_.host.sockets[next.position].get(), payload, fds));
-    if (!went) {
-      break;
-    }
-  }
-  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<std::ptrdiff_t>(sent));
-  return sent > 0;
+  // Whoever is behind the first with a full queue is not to wait for it.
+  const std::size_t before = outgoing_.size();
+  Status lost;
+  std::erase_if(outgoing_, [&](const Outgoing& next) {
+    const Result<bool> sent =
+        world_.host.mail.send(next.position, next.process_set, next.fd->get());
+    lost = sent.ok() ? lost : sent.status();
+    return !sent.ok() || *sent;
+  });
+  return lost.ok() ? Result<bool>(outgoing_.size() < before) : lost;
 }
 
 Result<bool> HostPlane::receive_pending() {
-  bool moved = false;
-  while (true) {
-    std::uint32_t process_set = 0;
-    std::array<std::byte, sizeof(process_set)> payload{};
-    LIGHTCC_ASSIGN_OR_RETURN(std::optional<ReceivedFds> message,
-                             recv_fds(world_.host.sockets[0].get(), payload, 1));
-    if (!message.has_value()) {
-      return moved;
-    }
-    if (message->payload_bytes != payload.size() || message->fds.size() != 1) {
-      return Status(ErrorCode::kPeerFailed,
-                    "unexpected descriptors from this host's leader",
-                    world_.host.ranks[0]);
-    }
-    std::memcpy(&process_set, payload.data(), sizeof(process_set));
-    received_[process_set] = std::move(message->fds[0]);
-    moved = true;
+  LIGHTCC_ASSIGN_OR_RETURN(auto parcels, world_.host.mail.take());
+  for (auto& [process_set, fd] : parcels) {
+    received_[process_set] = std::move(fd);
   }
+  return !parcels.empty();
 }
 
 Result<bool> HostPlane::make_groups() {
-  // What came before the other end of a socket went still makes groups.
-  const Result<bool> exchanged = exchange_segments();
+  // What came before another rank went still makes groups.
+  const Result<bool> exchanged = world_.host.is_leader() ? send_pending() : receive_pending();
   bool moved = exchanged.ok() && *exchanged;
   for (auto& [id, set] : sets_) {
     if (!set.lanes.has_value()) {
@@ -234,6 +202,7 @@ Result<bool> HostPlane::try_finish(std::uint32_t process_set, Set& set) {
     UniqueFd fd = std::move(received->second);
     received_.erase(received);
     LIGHTCC_ASSIGN_OR_RETURN(set.segment, ShmSegment::map(std::move(fd), bytes));
+    (void)set.segment.give_up_fd();
   }
   set.lanes = make_lanes(process_set, set, layout);
   return true;

@@ -3,8 +3,7 @@
 //
 // A set has one segment on each host where any of its groups needs shared memory: first that of the
 // flat groups, then that of each block of the host, all of them lane by lane. It is made by the
-// host's leader, member or not, because it is the one rank that has a socket to every other rank of
-// the host to pass the descriptor through.
+// host's leader, member or not, and its descriptor travels by mail.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +34,10 @@ class HostPlane final : public Plane {
   Status add_process_set(std::uint32_t process_set,
                          const std::vector<std::int32_t>& ranks) override;
   void remove_process_set(std::uint32_t process_set) override { sets_.erase(process_set); }
-  /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
+  /// Passes on and takes in segments, too. kPeerFailed: a rank of this host is gone.
   Result<bool> make_groups() override;
+  /// Segments wait for room in others' mail: make_groups() is to be called again soon.
+  bool has_outgoing() const { return !outgoing_.empty(); }
   PlaneLanes* lanes(std::uint32_t process_set) override;
   PlaneFacts facts(std::uint32_t process_set) const override;
   std::optional<Grid> grid_of(const std::vector<std::int32_t>& ranks) const override {
@@ -73,7 +74,6 @@ class HostPlane final : public Plane {
   ShmGroupOptions shm_options(std::size_t members) const;
   std::size_t lane_bytes(std::size_t members) const;
   std::size_t segment_bytes(const Layout& layout, std::size_t members) const;
-  Result<bool> exchange_segments();
   Result<bool> try_finish(std::uint32_t process_set, Set& set);
   Result<bool> send_pending();
   Result<bool> receive_pending();
@@ -91,7 +91,7 @@ class HostPlane final : public Plane {
   struct Outgoing {
     std::size_t position = 0;  // Where the receiver is on this host.
     std::uint32_t process_set = 0;
-    UniqueFd fd;
+    std::shared_ptr<const UniqueFd> fd;
   };
 
   Membership& world_;

@@ -1,9 +1,11 @@
 #include "lightcc/engine/liveness.hpp"
 
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -18,13 +20,6 @@ namespace {
 // The lowest bit of a heartbeat says that the rank has work outstanding; the rest counts.
 constexpr std::uint32_t kBusyBit = 1;
 constexpr std::uint32_t kOneBeat = 2;
-
-UniqueFd open_pidfd(std::int32_t pid) {
-  // Not found: an old kernel, or a process of another pid namespace; the sockets have to do.
-  return pid > 0 && pid != ::getpid()
-             ? UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))
-             : UniqueFd();
-}
 
 // What its parent will hear of a process, as long as that has not asked, as lightccrun's agents.
 std::string end_of(std::int32_t pid) {
@@ -53,11 +48,12 @@ std::string end_of(std::int32_t pid) {
 
 Result<Liveness> Liveness::start(Membership& world, Waker& waker, std::uint64_t tag_base) {
   Liveness liveness(world);
-  HostMembership& host = world.host;
-  for (std::size_t position = 0; position < host.pids.size(); ++position) {
-    liveness.pidfds_.push_back(open_pidfd(host.pids[position]));
-    if (liveness.pidfds_.back().valid()) {
-      LIGHTCC_RETURN_IF_ERROR(waker.watch(liveness.pidfds_.back().get(), tag_base + position));
+  const HostMembership& host = world.host;
+  for (std::size_t i = 0; i < host.watched.size(); ++i) {
+    for (const UniqueFd* const fd : {&host.watched[i].socket, &host.watched[i].pidfd}) {
+      if (fd->valid()) {
+        LIGHTCC_RETURN_IF_ERROR(waker.watch(fd->get(), tag_base + i));
+      }
     }
   }
   for (std::size_t position = 0; position < host.ranks.size(); ++position) {
@@ -69,14 +65,44 @@ Result<Liveness> Liveness::start(Membership& world, Waker& waker, std::uint64_t 
   return liveness;
 }
 
-Status Liveness::death_of(std::size_t position) const {
+bool Liveness::has_ended(std::size_t index) const {
+  const WatchedProcess& watched = world_->host.watched[index];
+  std::array<pollfd, 1> pidfd = {pollfd{watched.pidfd.get(), POLLIN, 0}};
+  if (::poll(pidfd.data(), pidfd.size(), 0) > 0) {
+    return true;
+  }
+  std::byte probe{};
+  const auto count = ::recv(watched.socket.get(), &probe, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+void Liveness::unwatch(Waker& waker, std::size_t index) const {
+  const WatchedProcess& watched = world_->host.watched[index];
+  waker.unwatch(watched.socket.get());
+  waker.unwatch(watched.pidfd.get());
+}
+
+Status Liveness::death_of(std::size_t index) const {
+  const WatchedProcess& watched = world_->host.watched[index];
+  const int rank = world_->host.ranks[watched.position];
+  const std::string process =
+      watched.pid > 0 ? " (process " + std::to_string(watched.pid) + ")" : std::string();
+  return Status(
+      ErrorCode::kPeerFailed,
+      "rank " + std::to_string(rank) + process + " ended unexpectedly: " + end_of(watched.pid),
+      rank);
+}
+
+bool Liveness::is_news(std::size_t index) const {
   const HostMembership& host = world_->host;
-  const int rank = host.ranks[host.is_leader() ? position : 0];
-  return Status(ErrorCode::kPeerFailed,
-                "rank " + std::to_string(rank) + " (process " +
-                    std::to_string(host.pids[position]) +
-                    ") ended unexpectedly: " + end_of(host.pids[position]),
-                rank);
+  const std::size_t position = host.watched[index].position;
+  return position == 0 || host.is_leader() ||
+         !host.words[position].is_over.load(std::memory_order_acquire);
+}
+
+void Liveness::say_over() {
+  const auto own = static_cast<std::size_t>(world_->host.index);
+  world_->host.words[own].is_over.store(true, std::memory_order_release);
 }
 
 std::vector<int> Liveness::watched_ranks() const {

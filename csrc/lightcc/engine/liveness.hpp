@@ -1,8 +1,8 @@
 // Signs of life, and of death, of the ranks of this host.
 //
-// Death: a process of this host is watched by pidfd and by its Unix socket (leader: every member;
-// member: the leader), another host by its control connection. Seen at once, whatever children the
-// dead process left behind.
+// Death: a process of this host is watched by pidfd and by its Unix socket, by its neighbours in
+// the host's tree, and the leader by all; another host by its control connection. It is seen at
+// once, whatever children the dead process left behind. Who sees it tells the leader, as any error.
 // Life: every progress loop raises a counter in shared memory about once a second, and sends a
 // heartbeat frame along the tree. What follows from silence is control/silence's business.
 #pragma once
@@ -21,13 +21,20 @@ namespace lightcc {
 /// Thread: the one that drives the progress loop.
 class Liveness {
  public:
-  /// `tag_base`: pidfds are watched under tag_base + place.
+  /// `tag_base`: process `index` of HostMembership::watched is watched under tag_base + index.
   static Result<Liveness> start(Membership& world, Waker& waker, std::uint64_t tag_base);
 
-  /// The world rank behind place `place` of the watched processes, and what to say of its end.
-  Status death_of(std::size_t position) const;
+  /// Whether that process is gone.
+  bool has_ended(std::size_t index) const;
+  /// Whether its end is news. It is not where its world was over: then it has told the leader why,
+  /// or heard it there. Neither is at the other end of a ring of this rank's.
+  bool is_news(std::size_t index) const;
+  /// What to say of its end.
+  Status death_of(std::size_t index) const;
   /// Stops watching that process.
-  void unwatch(Waker& waker, std::size_t position) { waker.unwatch(pidfds_[position].get()); }
+  void unwatch(Waker& waker, std::size_t index) const;
+  /// This rank's world is over: its own end is no news to others.
+  void say_over();
   /// The ranks of this host whose counters this rank looks at.
   std::vector<int> watched_ranks() const;
   /// Raises the own counter.
@@ -49,7 +56,6 @@ class Liveness {
   Membership* world_;
   std::uint32_t beats_ = 0;
   std::vector<Neighbour> neighbours_;
-  std::vector<UniqueFd> pidfds_;  // By place in HostMembership::pids.
 };
 
 }  // namespace lightcc

@@ -116,9 +116,8 @@ class Joiner {
   }
 
   Status find_hosts() {
-    LIGHTCC_ASSIGN_OR_RETURN(
-        const int leader,
-        discovery_->find_leader(cards_, options_.epoch.rank, world_.world_id, deadline()));
+    LIGHTCC_ASSIGN_OR_RETURN(const int leader,
+                             discovery_->find_leader(cards_, options_.epoch.rank, deadline()));
     Bytes value;
     ByteWriter(value).number(static_cast<std::int32_t>(leader));
     LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
@@ -161,28 +160,29 @@ class Joiner {
   }
 
   Status link_host() {
-    LIGHTCC_ASSIGN_OR_RETURN(world_.host,
-                             discovery_->assemble(own_host(), options_.epoch.rank, deadline()));
-    HostMembership& host = world_.host;
-    if (!host.is_leader()) {
-      const auto index = static_cast<std::size_t>(host.index);
-      world_.parent.emplace(
-          make_ring_stream(
-              ByteRingReader(control_ring_memory(host, index, false), kControlRingBytes),
-              ByteRingWriter(control_ring_memory(host, index, true), kControlRingBytes),
-              host.doorbell(0)),
-          host.ranks[0]);
-      return {};
+    LIGHTCC_ASSIGN_OR_RETURN(
+        world_.host,
+        discovery_->assemble(own_host(), cards_, options_.epoch.rank, world_.world_id, deadline()));
+    const HostMembership& host = world_.host;
+    for (std::size_t index = 1; index < host.ranks.size() && host.is_leader(); ++index) {
+      world_.children.emplace_back(link_within_host(index, index), host.ranks[index]);
     }
-    for (std::size_t index = 1; index < host.ranks.size(); ++index) {
-      world_.children.emplace_back(
-          make_ring_stream(
-              ByteRingReader(control_ring_memory(host, index, true), kControlRingBytes),
-              ByteRingWriter(control_ring_memory(host, index, false), kControlRingBytes),
-              host.doorbell(index)),
-          host.ranks[index]);
+    if (!host.is_leader()) {
+      world_.parent.emplace(link_within_host(static_cast<std::size_t>(host.index), 0),
+                            host.ranks[0]);
     }
     return {};
+  }
+
+  // This rank's end of the rings between the leader and the member at `member`; `peer`: where the
+  // other end is.
+  std::unique_ptr<ByteStream> link_within_host(std::size_t member, std::size_t peer) const {
+    const HostMembership& host = world_.host;
+    const std::size_t bytes = control_ring_bytes(host.ranks.size());
+    return make_ring_stream(
+        ByteRingReader(control_ring_memory(host, member, host.is_leader()), bytes),
+        ByteRingWriter(control_ring_memory(host, member, !host.is_leader()), bytes),
+        host.doorbell(peer));
   }
 
   // Blocks of one host act as hosts of a grid: they reach each other as hosts do.

@@ -1,14 +1,15 @@
 // Joining a world: from a store and a secret to a topology, control links, shared memory and a
 // transport. Blocks; runs once, before the progress loop exists.
 //
-// 1. Every rank opens an abstract Unix socket and publishes its name and host id ("card"), and the
-//    knobs on which all must agree; rank 0 adds the world's number and publishes all cards
+// 1. Every rank opens abstract Unix sockets and publishes their name and its host id ("card"), and
+//    the knobs on which all must agree; rank 0 adds the world's number and publishes all cards
 //    together.
-// 2. Every rank tries the Unix sockets of lower ranks in ascending order. The first that proves the
-//    secret shares this rank's host and is its leader; a rank that finds none leads its host. Names
-//    of hosts play no part. The leader shares one memory segment (sleep words, control rings) and
-//    everybody's doorbell.
-// 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology.
+// 2. Every rank looks for the names of lower ranks in ascending order. The first that is there
+//    shares this rank's host and is its leader; a rank that finds none leads its host. Names of
+//    hosts play no part.
+// 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology. The ranks
+//    of a host then connect as a tree, and prove the secret. Down the tree comes one memory segment
+//    of the leader's (sleep words, control rings).
 // 4. With more than one host, ranks publish their transport's handle, leaders their control
 //    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
 //    hosts (LIGHT_INTRA_SIZE) have transports, too.
@@ -30,28 +31,36 @@
 #include "lightcc/engine/world.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
+#include "lightcc/transport/shm/host_mail.hpp"
 #include "lightcc/transport/shm/segment.hpp"
 #include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 
+/// A process of this host whose end this rank sees.
+struct WatchedProcess {
+  std::size_t position = 0;  ///< Where its rank is among those of the host.
+  UniqueFd socket;           ///< Its end means that the process is gone.
+  UniqueFd pidfd;            ///< So does what comes here; empty where there is none.
+  std::int32_t pid = 0;      ///< 0: unknown.
+};
+
 /// The ranks of this rank's host, and what they share.
 struct HostMembership {
-  std::vector<int> ranks;            ///< Ascending; the first leads.
-  int index = 0;                     ///< This rank's, in `ranks`.
-  UniqueFd bell;                     ///< This rank's eventfd.
-  std::vector<UniqueFd> peer_bells;  ///< By index; its own is empty.
-  ShmSegment segment;                ///< Sleep words, control rings, one-shot rounds.
-  std::span<SleepWord> words;        ///< By index; in `segment`.
-  /// Unix sockets: on the leader by index (its own is empty), elsewhere one, to the leader. They
-  /// carry descriptors of new segments, and their end means that the process is gone.
-  std::vector<UniqueFd> sockets;
-  std::vector<std::int32_t> pids;  ///< Beside `sockets`.
+  std::vector<int> ranks;      ///< Ascending; the first leads.
+  int index = 0;               ///< This rank's, in `ranks`.
+  UniqueFd bell;               ///< This rank's eventfd.
+  HostMail mail;               ///< To and from the others. Without a socket in a world of one rank.
+  ShmSegment segment;          ///< Sleep words, control rings, one-shot rounds.
+  std::span<SleepWord> words;  ///< By index; in `segment`.
+  /// Parent and children in the host's tree; and the leader, on whose ring each depends.
+  std::vector<WatchedProcess> watched;
+  UniqueFd life;  ///< On the leader: ranks that are not its children see it close.
 
   bool is_leader() const { return index == 0; }
-  /// Wakes the rank at `position`.
+  /// Wakes the rank at `position`, which is not this one.
   Doorbell doorbell(std::size_t position) const {
-    return {&words[position], peer_bells[position].get()};
+    return {&words[position], mail.fd(), &mail.name_of(position)};
   }
 };
 

@@ -12,6 +12,7 @@ namespace lightcc {
 namespace {
 
 constexpr std::uint64_t kBellTag = ~std::uint64_t{0};
+constexpr std::uint64_t kMailTag = kBellTag - 1;
 
 bool becomes_readable(int fd, Duration timeout) {
   pollfd entry{fd, POLLIN, 0};
@@ -44,6 +45,11 @@ Result<Waker> Waker::make(SleepWord& word, int bell) {
   return waker;
 }
 
+Status Waker::watch(HostMail& mail) {
+  mail_ = &mail;
+  return watch(mail.fd(), kMailTag);
+}
+
 Status Waker::watch(int fd, std::uint64_t tag) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -66,6 +72,8 @@ std::vector<std::uint64_t> Waker::ready() {
     const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
     if (tag == kBellTag) {
       empty(bell_);
+    } else if (tag == kMailTag) {
+      mail_->collect();
     } else {
       tags.push_back(tag);
     }

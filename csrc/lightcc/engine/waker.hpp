@@ -1,8 +1,8 @@
 // What the progress loop sleeps on, and how it is woken.
 //
-// One epoll descriptor holds the doorbell, the sockets of other processes and the transport. The
-// loop looks at shared memory while it runs and only there; before it sleeps it raises its
-// SleepWord and looks once more (doorbell.hpp has the ordering argument).
+// One epoll descriptor holds the doorbell, the mail, the sockets of other processes and the
+// transport. The loop looks at shared memory while it runs and only there; before it sleeps it
+// raises its SleepWord and looks once more (doorbell.hpp has the ordering argument).
 //
 // The world's own thread sleeps behind a gate, a second epoll descriptor that holds the first.
 // Whoever drives in its place shuts the gate, so that an arrival wakes nobody beside him.
@@ -15,6 +15,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
+#include "lightcc/transport/shm/host_mail.hpp"
 
 namespace lightcc {
 
@@ -23,11 +24,13 @@ class Waker {
   /// `word` and `bell` are this rank's own and outlive the Waker.
   static Result<Waker> make(SleepWord& word, int bell);
 
-  /// Watches `fd` for reading. `tag` comes back from ready(); kBellTag is taken.
+  /// Has ready() collect the mail, which outlives the Waker.
+  Status watch(HostMail& mail);
+  /// Watches `fd` for reading. `tag` comes back from ready(); the two highest are taken.
   Status watch(int fd, std::uint64_t tag);
   void unwatch(int fd);
 
-  /// Tags of the descriptors that have something to read. Empties the doorbell.
+  /// Tags of the descriptors that have something to read. Empties the doorbell and collects mail.
   std::vector<std::uint64_t> ready();
 
   /// Announces sleep: from now on peers ring. The caller must look for work once more before
@@ -55,6 +58,7 @@ class Waker {
 
   SleepWord* word_;
   int bell_;
+  HostMail* mail_ = nullptr;
   UniqueFd epoll_;
   UniqueFd gate_;
   bool is_gate_open_ = true;

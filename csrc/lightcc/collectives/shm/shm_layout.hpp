@@ -3,7 +3,9 @@
 //
 //   MemberLine[n]           written by member i, read by all
 //   PairLine[n][n]          written by member i, read by member j
-//   scatter windows         [n][n-1][depth] slots of slot_bytes: what i has for another member
+//   scatter windows         [n][n-1][depth] slots of slot_bytes: what another member has for i.
+//                           What one member reads is together, because the kernel maps pages around
+//                           one that is read, and each page counts as memory of the process
 //   alone result windows          [n][depth] slots of slot_bytes: what member i has for everybody
 #pragma once
 
@@ -45,7 +47,7 @@ struct ShmLayout {
   }
   /// Where the first slot is; the others follow. `writer` and `reader` differ.
   std::size_t scatter_window(std::size_t writer, std::size_t reader) const {
-    const std::size_t index = writer * (size - 1) + reader - (reader > writer ? 1 : 0);
+    const std::size_t index = reader * (size - 1) + writer - (writer > reader ? 1 : 0);
     return scatter_base_ + index * depth * slot_bytes;
   }
   std::size_t result_slot(std::size_t writer, std::size_t slot) const {

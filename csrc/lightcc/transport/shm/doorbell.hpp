@@ -2,8 +2,8 @@
 //
 // Ranks talk through shared memory and only look there while they run. Before a rank sleeps it says
 // so in `sleeping` in its own cache line of shared memory, looks once more, and then waits on its
-// eventfd. A rank that has published something for another calls ring(): one load while the other
-// is awake, one write() when it sleeps.
+// eventfd and its mail. A rank that has published something for another calls ring(): one load
+// while the other is awake, one datagram when it sleeps.
 //
 // A rank that sleeps with nothing outstanding (kIdle) is left alone by ring(): collectives need its
 // own call before they can go on, and then it looks by itself. Between two calls of a program that
@@ -16,7 +16,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <span>
+
+#include "lightcc/net/socket_address.hpp"
 
 namespace lightcc {
 
@@ -32,14 +33,20 @@ struct alignas(64) SleepWord {
   std::atomic<std::uint32_t> sleeping;  ///< A SleepState.
   /// Raised about once a second while the rank's progress loop is alive; see engine/liveness.
   std::atomic<std::uint32_t> heartbeat;
+  /// The rank's world is over, and its neighbours have been told, or told it. Its end is no news.
+  std::atomic<bool> is_over;
 };
 static_assert(sizeof(SleepWord) == 64);
 
-/// The other ranks' bells. Owns nothing. hot: no system call while the other is awake.
+/// A rank's bell. Owns nothing. hot: no system call while the rank is awake.
 class Doorbell {
  public:
   Doorbell() = default;
-  Doorbell(SleepWord* word, int event_fd) : word_(word), event_fd_(event_fd) {}
+  /// This process's own.
+  Doorbell(SleepWord* word, int event_fd) : word_(word), fd_(event_fd) {}
+  /// That of another rank, whose mail has this name; `socket` is this rank's own.
+  Doorbell(SleepWord* word, int socket, const SocketAddress* name)
+      : word_(word), fd_(socket), name_(name) {}
 
   /// Wakes a rank that waits. Call after publishing, which must be sequentially consistent or
   /// followed by this call's fence.
@@ -63,10 +70,11 @@ class Doorbell {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return word_->sleeping.load(std::memory_order_seq_cst);
   }
-  void wake() const;  // Clears `sleeping` and writes the eventfd.
+  void wake() const;  // Clears `sleeping`, and writes.
 
   SleepWord* word_ = nullptr;
-  int event_fd_ = -1;
+  int fd_ = -1;
+  const SocketAddress* name_ = nullptr;
 };
 
 }  // namespace lightcc

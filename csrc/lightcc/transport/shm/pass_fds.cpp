@@ -48,7 +48,10 @@ std::vector<UniqueFd> adopt_fds(msghdr& message) {
 
 }  // namespace
 
-Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<const int> fds) {
+Result<bool> send_fds(int socket,
+                      std::span<const std::byte> payload,
+                      std::span<const int> fds,
+                      const SocketAddress* to) {
   if (payload.empty() || payload.size() > kMaxFdPayload || fds.size() > kMaxPassedFds) {
     return make_error(ErrorCode::kInvalidArgument,
                       "cannot pass %zu descriptors with %zu bytes",
@@ -58,6 +61,10 @@ Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<
   iovec piece{.iov_base = const_cast<std::byte*>(payload.data()), .iov_len = payload.size()};
   ControlBuffer control{};
   msghdr message{};
+  if (to != nullptr) {
+    message.msg_name = const_cast<sockaddr*>(to->data());
+    message.msg_namelen = to->length();
+  }
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   if (!fds.empty()) {
@@ -77,7 +84,8 @@ Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<
     if (is_would_block(errno)) {
       return false;
     }
-    const bool gone = errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
+    const bool gone =
+        errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED;
     return make_system_error(gone ? ErrorCode::kPeerFailed : ErrorCode::kSystem,
                              errno,
                              "passing %zu descriptors to a rank of this host",

@@ -114,8 +114,7 @@ Result<ShmSegment> ShmSegment::map(UniqueFd fd, std::size_t bytes) {
 }
 
 Result<ShmSegment> ShmSegment::map_pages(UniqueFd fd, std::size_t bytes) {
-  void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) {
     return no_memory(bytes, errno);
   }

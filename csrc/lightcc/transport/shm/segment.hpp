@@ -3,7 +3,8 @@
 // A segment is a memfd: nothing appears in /dev/shm (which containers limit to 64 MiB) and nothing
 // is left behind, however the processes end. All of its pages are allocated when it is made, so a
 // full machine or memory limit is an error with a number in it then, not a SIGBUS later; and it is
-// sealed against shrinking, so no other holder of the descriptor can take the pages away.
+// sealed against shrinking, so no other holder of the descriptor can take the pages away. A process
+// maps a page when it first uses it: of the windows of many ranks, each one uses few.
 //
 // Not handled: huge pages (the kernel's shmem_enabled decides) and NUMA placement.
 #pragma once
@@ -15,6 +16,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/unique_fd.hpp"
+#include "lightcc/net/socket_address.hpp"
 
 namespace lightcc {
 
@@ -36,8 +38,10 @@ class ShmSegment {
 
   /// Page-aligned. Empty for a default-made segment.
   std::span<std::byte> memory() const { return memory_; }
-  /// To pass on; stays open as long as this segment.
+  /// To pass on; stays open as long as this segment, or until it is given up.
   int fd() const { return fd_.get(); }
+  /// The memory stays without its descriptor.
+  UniqueFd give_up_fd() { return std::move(fd_); }
 
  private:
   static Result<ShmSegment> map_pages(UniqueFd fd, std::size_t bytes);
@@ -53,9 +57,13 @@ inline constexpr std::size_t kMaxPassedFds = 253;
 inline constexpr std::size_t kMaxFdPayload = 4096;
 
 /// Sends 1..kMaxFdPayload bytes and up to kMaxPassedFds descriptors over a connected Unix socket
-/// (SOCK_STREAM or SOCK_SEQPACKET). False: the socket is full, nothing was sent. Blocks: never.
-/// Errors: kInvalidArgument for sizes; kPeerFailed when the other end is gone; kSystem.
-Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<const int> fds);
+/// (SOCK_STREAM or SOCK_SEQPACKET), or as a datagram to `to`. False: the socket is full, nothing
+/// was sent. Blocks: never. Errors: kInvalidArgument for sizes; kPeerFailed when the other end is
+/// gone; kSystem.
+Result<bool> send_fds(int socket,
+                      std::span<const std::byte> payload,
+                      std::span<const int> fds,
+                      const SocketAddress* to = nullptr);
 
 struct ReceivedFds {
   std::size_t payload_bytes = 0;  ///< How much of the payload buffer was filled; at least 1.
