@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "lightcc/base/sha256.hpp"
 #include "lightcc/control/control_tree.hpp"
 #include "lightcc/engine/host_discovery.hpp"
 #include "lightcc/engine/store_exchange.hpp"
@@ -91,17 +92,34 @@ class Joiner {
     std::memcpy(&random, nonce.data(), sizeof(random));
     writer.number(random);
     writer.blob(encode_card(discovery_->card()));
+    Bytes settings;
+    ByteWriter settings_writer(settings);
     for (const std::string& setting : shared_knobs(options_.knobs)) {
-      writer.string(setting);
+      settings_writer.string(setting);
     }
+    const Sha256Digest digest = sha256(settings);
+    writer.raw(digest);
     LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/card", std::move(card)));
-    std::vector<std::string> settings_of_first;
+    bool all_agree = true;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       ByteReader reader(all[rank]);
       const auto number = reader.number<std::uint64_t>();
       const auto blob = reader.blob(2 * kMaxText);
       LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
       cards_.push_back(std::move(parsed));
+      all_agree = all_agree && std::ranges::equal(reader.raw(digest.size()), digest);
+      world_.world_id = rank == 0 ? number : world_.world_id;
+    }
+    return all_agree ? Status() : explain_settings(std::move(settings));
+  }
+
+  // Cards have only a digest of the settings. Where they differ, all ranks say by what.
+  Status explain_settings(Bytes own) {
+    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
+                             exchange_all("/settings", std::move(own)));
+    std::vector<std::string> settings_of_first;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      ByteReader reader(all[rank]);
       std::vector<std::string> settings;
       while (!reader.finished() && reader.ok() && settings.size() < kMaxSharedKnobs) {
         settings.push_back(reader.string(kMaxSettingBytes));
@@ -110,9 +128,8 @@ class Joiner {
         settings_of_first = settings;
       }
       LIGHTCC_RETURN_IF_ERROR(check_settings(settings_of_first, settings, static_cast<int>(rank)));
-      world_.world_id = rank == 0 ? number : world_.world_id;
     }
-    return {};
+    return make_error(ErrorCode::kPeerFailed, "the settings of ranks differ, and do not parse");
   }
 
   Status find_hosts() {

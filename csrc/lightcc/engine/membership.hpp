@@ -1,21 +1,22 @@
 // Joining a world: from a store and a secret to a topology, control links, shared memory and a
 // transport. Blocks; runs once, before the progress loop exists.
 //
-// 1. Every rank opens abstract Unix sockets and publishes their name and its host id ("card"), and
-//    the knobs on which all must agree; rank 0 adds the world's number and publishes all cards
-//    together.
+// 1. Every rank opens abstract Unix sockets and publishes their name and its host id ("card"), a
+//    digest of the knobs on which all must agree, and a number: rank 0's is the world's.
 // 2. Every rank looks for the names of lower ranks in ascending order. The first that is there
 //    shares this rank's host and is its leader; a rank that finds none leads its host. Names of
 //    hosts play no part.
-// 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology. The ranks
-//    of a host then connect as a tree, and prove the secret. Down the tree comes one memory segment
+// 3. Every rank publishes its leader, and the whole is the topology. The ranks of a host then
+// connect as a tree, and prove the secret. Down the tree comes one memory segment
 //    of the leader's (sleep words, control rings).
 // 4. With more than one host, ranks publish their transport's handle, leaders their control
 //    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
 //    hosts (LIGHT_INTRA_SIZE) have transports, too.
 //
 // All of it happens in one round of the store, which a rank that cannot go on fails with its
-// reason, and which fails when a rank dies. Whatever a rank waits for, it hears of that at once.
+// reason, and which fails when a rank dies. Whatever a rank waits for, it hears of that at once. A
+// rank sends the store a constant number of messages, and each is answered with what all have sent.
+// Beside that, nobody talks to more ranks than it has neighbours in a tree.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ struct HostMembership {
   std::vector<int> ranks;      ///< Ascending; the first leads.
   int index = 0;               ///< This rank's, in `ranks`.
   UniqueFd bell;               ///< This rank's eventfd.
-  HostMail mail;               ///< To and from the others. Without a socket in a world of one rank.
+  HostMail mail;               ///< To and from the others; without a socket where there are none.
   ShmSegment segment;          ///< Sleep words, control rings, one-shot rounds.
   std::span<SleepWord> words;  ///< By index; in `segment`.
   /// Parent and children in the host's tree; and the leader, on whose ring each depends.

@@ -1,11 +1,14 @@
 #include "lightcc/engine/store_exchange.hpp"
 
+#include <set>
+#include <string>
 #include <utility>
+
+#include "lightcc/wire/store_messages.hpp"
 
 namespace lightcc {
 namespace {
 
-constexpr std::size_t kMaxValue = std::size_t{1} << 20;
 // Other ranks wait a little longer than rank 0, to hear its explanation.
 constexpr Duration kGrace = std::chrono::seconds(2);
 constexpr Duration kAsk = std::chrono::milliseconds(500);
@@ -21,40 +24,32 @@ Status did_not_join(const std::string& ranks, const Joining& joining) {
                     joining.limit.c_str());
 }
 
-Result<Bytes> collect(const Joining& joining, const std::string& key, const Bytes& own) {
-  Bytes all;
-  ByteWriter writer(all);
-  writer.blob(own);
+// The ranks that have not come, as far as the store says so.
+std::string missing_ranks(const Joining& joining, const std::string& key) {
+  const TimePoint deadline = Clock::system().now() + kAsk;
+  const auto view = joining.store.watch(key + '/', 0, deadline);
+  std::set<std::string> come;
+  for (std::size_t i = 0; view.ok() && i < view->entries.size(); ++i) {
+    come.insert(view->entries[i].first);
+  }
   std::string missing;
-  Status first_error;
-  for (int rank = 1; rank < joining.size; ++rank) {
-    const std::string rank_key = key + '/' + std::to_string(rank);
-    // Once a rank is missing, the others are only asked whether they are there already, over
-    // another connection: the round still waits for the missing one.
-    auto value = missing.empty() ? joining.round.get(rank_key, joining.deadline)
-                                 : joining.store.get(rank_key, joining.deadline + kAsk);
-    if (value.ok()) {
-      writer.blob(*value);
-    } else {
+  for (int rank = 0; rank < joining.size && view.ok(); ++rank) {
+    if (!come.contains(key + '/' + std::to_string(rank))) {
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-      first_error = first_error.ok() ? value.status() : first_error;
-      if (first_error.code() != ErrorCode::kTimeout) {
-        return first_error;
-      }
     }
   }
-  return missing.empty() ? Result<Bytes>(std::move(all)) : did_not_join(missing, joining);
+  return missing;
 }
 
 Result<std::vector<Bytes>> parse(const Bytes& blob, int size) {
   ByteReader reader(blob);
   std::vector<Bytes> values;
   for (int rank = 0; rank < size; ++rank) {
-    const auto value = reader.blob(kMaxValue);
+    const auto value = reader.blob(kMaxStoreShareBytes);
     values.emplace_back(value.begin(), value.end());
   }
   if (!reader.finished()) {
-    return make_error(ErrorCode::kPeerFailed, "rank 0 published something that does not parse");
+    return make_error(ErrorCode::kPeerFailed, "the store gathered something that does not parse");
   }
   return values;
 }
@@ -75,20 +70,22 @@ Status signed_by(int rank, const Status& why) {
 }  // namespace
 
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value) {
-  const std::string key_of_all = key + "/all";
-  if (joining.rank == 0) {
-    LIGHTCC_ASSIGN_OR_RETURN(const Bytes all, collect(joining, key, value));
-    LIGHTCC_RETURN_IF_ERROR(joining.round.set(key_of_all, all, joining.deadline + kGrace));
-    return parse(all, joining.size);
+  const bool is_first = joining.rank == 0;
+  const auto all = joining.round.gather(key,
+                                        static_cast<std::uint32_t>(joining.rank),
+                                        static_cast<std::uint32_t>(joining.size),
+                                        std::move(value),
+                                        is_first ? joining.deadline : joining.deadline + kGrace);
+  if (all.ok()) {
+    return parse(*all, joining.size);
   }
-  LIGHTCC_RETURN_IF_ERROR(joining.round.set(
-      key + '/' + std::to_string(joining.rank), std::move(value), joining.deadline));
-  const auto all = joining.round.get(key_of_all, joining.deadline + kGrace);
-  if (all.status().code() == ErrorCode::kTimeout && joining.round.failure({}).ok()) {
-    return did_not_join("0", joining);
+  const bool is_late = all.status().code() == ErrorCode::kTimeout;
+  const std::string missing = is_late ? missing_ranks(joining, key) : std::string();
+  // Where rank 0 has come, it says this for all.
+  if (!missing.empty() && (is_first || joining.round.failure({}).ok())) {
+    return did_not_join(missing, joining);
   }
-  LIGHTCC_RETURN_IF_ERROR(all.status());
-  return parse(all.value(), joining.size);
+  return all.status();
 }
 
 Status give_up(const Joining& joining, const Status& seen) {

@@ -1,5 +1,5 @@
-// All-gather of small values through the store, by way of rank 0; and how ranks that make a world
-// tell each other why they cannot.
+// All-gather of small values through the store; and how ranks that make a world tell each other why
+// they cannot.
 #pragma once
 
 #include <string>
@@ -23,9 +23,9 @@ struct Joining {
   std::string limit;  ///< What the time until then is called.
 };
 
-/// Publishes `value` under `key`/`rank` and returns the values of all ranks, which rank 0 collects
-/// and publishes together. Errors: kTimeout, naming the ranks that did not come; why the round
-/// failed. Blocks: until the deadline (a little longer elsewhere than on rank 0).
+/// Publishes `value` under `key`/`rank` and returns the values of all ranks: one message to the
+/// store for each rank. Errors: kTimeout, naming the ranks that did not come; why the round failed.
+/// Blocks: until the deadline (a little longer elsewhere than on rank 0).
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value);
 
 /// Tells all ranks why this one cannot join, and returns what it should say itself: `seen`, or the

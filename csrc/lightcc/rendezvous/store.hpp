@@ -32,6 +32,14 @@ class RendezvousRound {
   /// As in Store. Also: why the round has failed.
   virtual Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) = 0;
   virtual Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) = 0;
+  /// Puts in share `index` (at most 1 MiB) of `count` shares, and waits until all are there: one
+  /// message and one answer for each client. Returns them in ascending order, each a blob. A share
+  /// is kept under `key`/`index`, and all of them under `key`. kTimeout: some are not there.
+  virtual Result<std::vector<std::byte>> gather(const std::string& key,
+                                                std::uint32_t index,
+                                                std::uint32_t count,
+                                                std::vector<std::byte> share,
+                                                TimePoint deadline) = 0;
   /// Readable when failure() has something to say.
   virtual int event_fd() const = 0;
   /// Why the round has failed, or the store is gone; ok when nobody says so until `deadline`,

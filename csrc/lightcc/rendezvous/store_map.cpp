@@ -60,6 +60,33 @@ Result<StoreMap::Value> StoreMap::compare_and_set(const std::string& key,
   return find(key);
 }
 
+Status StoreMap::add_share(const std::string& key,
+                           std::uint32_t index,
+                           std::uint32_t count,
+                           Bytes share) {
+  const auto key_of = [&key](std::uint32_t number) { return key + '/' + std::to_string(number); };
+  const bool is_new = find(key_of(index)) == nullptr;
+  LIGHTCC_RETURN_IF_ERROR(set(key_of(index), std::move(share)));
+  if (!is_new || ++shares_[key] < count) {
+    return {};
+  }
+  Bytes all;
+  ByteWriter writer(all);
+  std::uint32_t there = 0;
+  for (std::uint32_t number = 0; number < count; ++number) {
+    if (const Value one = find(key_of(number)); one != nullptr) {
+      writer.blob(*one);
+      ++there;
+    }
+  }
+  if (there < count) {  // Some were removed.
+    shares_[key] = there;
+    return {};
+  }
+  shares_.erase(key);
+  return set(key, std::move(all));
+}
+
 StoreMap::Value StoreMap::find(const std::string& key) const {
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : found->second.value;
@@ -71,6 +98,7 @@ void StoreMap::remove_prefix(const std::string& prefix) {
     stored_bytes_ -= cost_bytes(entry->first, *entry->second.value);
     entry = entries_.erase(entry);
   }
+  std::erase_if(shares_, [&prefix](const auto& share) { return share.first.starts_with(prefix); });
 }
 
 std::uint64_t StoreMap::state(const std::string& prefix) const {

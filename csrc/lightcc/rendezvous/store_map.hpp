@@ -32,6 +32,9 @@ class StoreMap {
   Result<Value> compare_and_set(const std::string& key,
                                 const std::optional<Bytes>& expected,
                                 Bytes desired);
+  /// Sets `key`/`index` to a share, one of `count`. When all are there, `key` is set to all of
+  /// them, in ascending order, each a blob. Errors: as of set().
+  Status add_share(const std::string& key, std::uint32_t index, std::uint32_t count, Bytes share);
   /// Null when there is none.
   Value find(const std::string& key) const;
   void remove_prefix(const std::string& prefix);
@@ -49,6 +52,7 @@ class StoreMap {
     std::uint64_t revision = 0;  // Numbers all sets of this map.
   };
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::uint32_t> shares_;  // How many are there, where not all are.
   std::uint64_t last_revision_ = 0;
   std::size_t capacity_bytes_;
   std::size_t stored_bytes_ = 0;

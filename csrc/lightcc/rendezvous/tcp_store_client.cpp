@@ -36,6 +36,7 @@ using Io = detail::StoreIo;
 bool answers(StoreAnswer::Kind answer, StoreRequest::Kind request) {
   switch (request) {
     case StoreRequest::Kind::kGet:
+    case StoreRequest::Kind::kGather:
       return answer == StoreAnswer::Kind::kValue;
     case StoreRequest::Kind::kCompareAndSet:
       return answer == StoreAnswer::Kind::kValue || answer == StoreAnswer::Kind::kAbsent;
@@ -82,6 +83,20 @@ class TcpRound final : public RendezvousRound {
     LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
     LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer,
                              ask({StoreRequest::Kind::kGet, key, {}}, deadline));
+    return std::move(answer.value);
+  }
+
+  Result<std::vector<std::byte>> gather(const std::string& key,
+                                        std::uint32_t index,
+                                        std::uint32_t count,
+                                        std::vector<std::byte> share,
+                                        TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
+    LIGHTCC_RETURN_IF_ERROR(check_store_share(share.size()));
+    StoreRequest request{StoreRequest::Kind::kGather, key, std::move(share)};
+    request.index = index;
+    request.count = count;
+    LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer, ask(request, deadline));
     return std::move(answer.value);
   }
 

@@ -1,7 +1,8 @@
 // The server of the TCP store: one thread, one epoll set, any number of clients.
 //
 // Each client has at most one request under way: it is read, then either answered or parked (a get
-// of a key that is not there yet, a watch of what has not changed), then the answer is written,
+// of a key that is not there yet, a gather of which a share is missing, a watch of what has not
+// changed), then the answer is written,
 // then the next request is read. While a request is parked or its answer is written nothing more is
 // read from that client, so what a client costs is bounded by one frame. Buffers grow with what
 // arrives, not with what a length promises.
@@ -15,17 +16,14 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <exception>
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -36,6 +34,7 @@
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/net/poller.hpp"
 #include "lightcc/rendezvous/round_table.hpp"
+#include "lightcc/rendezvous/served_client.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 #include "lightcc/rendezvous/watch_table.hpp"
@@ -47,46 +46,11 @@ namespace {
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kStopTag = 1;
 constexpr std::uint64_t kFirstClientTag = 2;
-constexpr std::size_t kServerReadBytes = std::size_t{64} << 10;
 // What one client may move before the others have their turn.
 constexpr int kStepsPerTurn = 16;
 
-/// Gets that wait: the key, and the tag of the client that asked.
-using Parked = std::multimap<std::string, std::uint64_t>;
-
-struct Client {
-  /// kWatch: it waits for a change. kStay: it leaves its round as the last one, and there are
-  /// others.
-  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kWatch, kStay, kWrite };
-
-  UniqueFd fd;
-  Stage stage = Stage::kReadHead;
-  Bytes in;
-  std::size_t body_bytes = 0;
-  Parked::iterator parked_at;  ///< Valid when parked.
-  Bytes out_head;              ///< Written first, then the value.
-  StoreMap::Value out_value;
-  std::size_t sent_bytes = 0;
-  std::uint32_t events = EPOLLIN;    ///< What epoll watches for it.
-  std::optional<std::string> round;  ///< That it has joined.
-  RoundTable::Failure last_will;
-  bool has_heard = false;  ///< It knows that the round failed, or is about to.
-};
-
-std::uint32_t wanted_events(Client::Stage stage) {
-  switch (stage) {
-    case Client::Stage::kReadHead:
-    case Client::Stage::kReadBody:
-      return EPOLLIN;
-    case Client::Stage::kParked:
-    case Client::Stage::kWatch:
-    case Client::Stage::kStay:
-      return EPOLLRDHUP;  // Only its end is of interest.
-    case Client::Stage::kWrite:
-      return EPOLLOUT;
-  }
-  return 0;
-}
+using Client = detail::ServedClient;
+using detail::Parked;
 
 class Server final : public TcpStoreServer {
  public:
@@ -186,6 +150,7 @@ class Server final : public TcpStoreServer {
       const std::uint64_t tag = next_tag_++;
       if (poller_.add(socket->fd.get(), EPOLLIN, tag).ok()) {
         clients_[tag].fd = std::move(socket->fd);
+        clients_[tag].events = EPOLLIN;
       }
     }
   }
@@ -219,10 +184,10 @@ class Server final : public TcpStoreServer {
       bool alive = true;
       switch (client.stage) {
         case Client::Stage::kReadHead:
-          alive = read_towards(client, kStoreFrameHeadBytes, moved) && finish_head(client);
+          alive = client.read_towards(kStoreFrameHeadBytes, moved) && finish_head(client);
           break;
         case Client::Stage::kReadBody:
-          alive = read_towards(client, client.body_bytes, moved) && finish_body(entry);
+          alive = client.read_towards(client.body_bytes, moved) && finish_body(entry);
           break;
         case Client::Stage::kParked:
         case Client::Stage::kWatch:
@@ -231,7 +196,7 @@ class Server final : public TcpStoreServer {
           alive = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0;
           break;
         case Client::Stage::kWrite:
-          alive = write_answer(client, moved);
+          alive = client.write_answer(moved);
           if (client.stage == Client::Stage::kReadHead) {
             tell_failure(client);
           }
@@ -247,24 +212,12 @@ class Server final : public TcpStoreServer {
 
   bool watch(Clients::iterator entry) {
     Client& client = entry->second;
-    const std::uint32_t wanted = wanted_events(client.stage);
+    const std::uint32_t wanted = client.wanted_events();
     if (client.events == wanted) {
       return true;
     }
     client.events = wanted;
     return poller_.modify(client.fd.get(), wanted, entry->first).ok();
-  }
-
-  /// Reads until `in` has `total_bytes`, one step at a time. `moved`: whether anything came.
-  static bool read_towards(Client& client, std::size_t total_bytes, bool& moved) {
-    const std::size_t before_bytes = client.in.size();
-    client.in.resize(before_bytes + std::min(total_bytes - before_bytes, kServerReadBytes));
-    const ssize_t count = ::recv(
-        client.fd.get(), client.in.data() + before_bytes, client.in.size() - before_bytes, 0);
-    const int error = errno;
-    client.in.resize(before_bytes + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    moved = count > 0;
-    return count > 0 || (count < 0 && would_block(error));
   }
 
   static bool finish_head(Client& client) {
@@ -303,13 +256,16 @@ class Server final : public TcpStoreServer {
         break;
       case StoreRequest::Kind::kRemovePrefix:
         remove_prefix(request->key);
-        answer(client, StoreAnswer());
+        client.answer(StoreAnswer());
         break;
       case StoreRequest::Kind::kCompareAndSet:
         compare_and_set(client, *request);
         break;
       case StoreRequest::Kind::kWatch:
         watch_keys(entry, *request);
+        break;
+      case StoreRequest::Kind::kGather:
+        gather(entry, *request);
         break;
       case StoreRequest::Kind::kJoin:
         if (client.round.has_value()) {
@@ -319,13 +275,13 @@ class Server final : public TcpStoreServer {
         rounds_.join(request->key, entry->first);
         client.round = std::move(request->key);
         if (!tell_failure(client)) {
-          answer(client, StoreAnswer());
+          client.answer(StoreAnswer());
         }
         break;
       case StoreRequest::Kind::kFail:
         fail_round(request->key, std::make_shared<const Bytes>(std::move(request->value)));
         if (!tell_failure(client)) {
-          answer(client, StoreAnswer());
+          client.answer(StoreAnswer());
         }
         break;
       case StoreRequest::Kind::kLeave:
@@ -340,7 +296,7 @@ class Server final : public TcpStoreServer {
         }
         client.round.reset();
         leave(request->key, entry->first);
-        answer(client, StoreAnswer());
+        client.answer(StoreAnswer());
         break;
     }
     return true;
@@ -359,7 +315,7 @@ class Server final : public TcpStoreServer {
     StoreAnswer failed;
     failed.kind = StoreAnswer::Kind::kFailed;
     failed.value = *failure;
-    answer(client, failed);
+    client.answer(failed);
     return true;
   }
 
@@ -404,7 +360,7 @@ class Server final : public TcpStoreServer {
     if (rounds_.leave(prefix, last->first)) {
       remove_prefix(prefix);
     }
-    answer(last->second, StoreAnswer());
+    last->second.answer(StoreAnswer());
     if (!watch(last)) {
       drop(last);
     }
@@ -416,14 +372,14 @@ class Server final : public TcpStoreServer {
       wake_parked(request.key);
       answer_watches(request.key);
     }
-    answer(client, done_or_refused(status));
+    client.answer(done_or_refused(status));
   }
 
   void compare_and_set(Client& client, StoreRequest& request) {
     const StoreMap::Value before = map_.find(request.key);
     auto now = map_.compare_and_set(request.key, request.expected, std::move(request.value));
     if (!now.ok()) {
-      answer(client, done_or_refused(now.status()));
+      client.answer(done_or_refused(now.status()));
       return;
     }
     if (now.value() != before) {
@@ -431,9 +387,9 @@ class Server final : public TcpStoreServer {
       answer_watches(request.key);
     }
     if (now.value() != nullptr) {
-      answer_value(client, std::move(now).value());
+      client.answer_value(std::move(now).value());
     } else {
-      answer(client, {.kind = StoreAnswer::Kind::kAbsent});
+      client.answer({.kind = StoreAnswer::Kind::kAbsent});
     }
   }
 
@@ -445,7 +401,7 @@ class Server final : public TcpStoreServer {
   void watch_keys(Clients::iterator entry, StoreRequest& request) {
     Client& client = entry->second;
     if (map_.state(request.key) != request.known_state) {
-      answer(client, view_of(request.key));
+      client.answer(view_of(request.key));
       return;
     }
     client.stage = Client::Stage::kWatch;
@@ -471,7 +427,7 @@ class Server final : public TcpStoreServer {
       if (client == clients_.end() || watched == nullptr) {
         continue;  // One that was dropped may take others with it.
       }
-      answer(client->second, view_of(watched->prefix));
+      client->second.answer(view_of(watched->prefix));
       watches_.remove(tag);
       if (!watch(client)) {
         drop(client);
@@ -492,11 +448,26 @@ class Server final : public TcpStoreServer {
   void get(Clients::iterator entry, std::string& key) {
     Client& client = entry->second;
     if (auto value = map_.find(key)) {
-      answer_value(client, std::move(value));
+      client.answer_value(std::move(value));
       return;
     }
     client.parked_at = parked_.emplace(std::move(key), entry->first);
     client.stage = Client::Stage::kParked;
+  }
+
+  void gather(Clients::iterator entry, StoreRequest& request) {
+    const Status kept =
+        map_.add_share(request.key, request.index, request.count, std::move(request.value));
+    if (!kept.ok()) {
+      entry->second.answer(done_or_refused(kept));
+      return;
+    }
+    answer_watches(request.key + '/' + std::to_string(request.index));
+    if (map_.find(request.key) != nullptr) {
+      wake_parked(request.key);
+      answer_watches(request.key);
+    }
+    get(entry, request.key);
   }
 
   // Their answers are written when epoll says so: this is in the middle of another client's turn.
@@ -505,7 +476,7 @@ class Server final : public TcpStoreServer {
     const auto [first, end] = parked_.equal_range(key);
     std::vector<std::uint64_t> tags;
     for (auto waiting = first; waiting != end; ++waiting) {
-      answer_value(clients_.at(waiting->second), value);
+      clients_.at(waiting->second).answer_value(value);
       tags.push_back(waiting->second);
     }
     parked_.erase(first, end);
@@ -515,54 +486,6 @@ class Server final : public TcpStoreServer {
         drop(client);
       }
     }
-  }
-
-  static void answer(Client& client, const StoreAnswer& answer) {
-    client.out_head.clear();
-    encode_store_answer(answer, client.out_head);
-    start_writing(client, nullptr);
-  }
-
-  static void answer_value(Client& client, StoreMap::Value value) {
-    client.out_head.clear();
-    encode_store_value_head(value->size(), client.out_head);
-    start_writing(client, std::move(value));
-  }
-
-  static void start_writing(Client& client, StoreMap::Value value) {
-    client.out_value = std::move(value);
-    client.sent_bytes = 0;
-    client.stage = Client::Stage::kWrite;
-  }
-
-  static bool write_answer(Client& client, bool& moved) {
-    std::span<const std::byte> head = client.out_head;
-    std::span<const std::byte> value;
-    if (client.out_value) {
-      value = *client.out_value;
-    }
-    const std::size_t total_bytes = head.size() + value.size();
-    const std::size_t from_head = std::min(client.sent_bytes, head.size());
-    head = head.subspan(from_head);
-    value = value.subspan(client.sent_bytes - from_head);
-    const auto part = [](std::span<const std::byte> bytes) {
-      return iovec{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg() only reads.
-    };
-    std::array<iovec, 2> parts = {part(head), part(value)};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    const ssize_t count = ::sendmsg(client.fd.get(), &message, MSG_NOSIGNAL);
-    moved = count > 0;
-    if (count < 0) {
-      return would_block(errno);
-    }
-    client.sent_bytes += static_cast<std::size_t>(count);
-    if (client.sent_bytes == total_bytes) {
-      client.out_value.reset();
-      client.stage = Client::Stage::kReadHead;
-    }
-    return true;
   }
 
   const std::unique_ptr<AuthListener> listener_;

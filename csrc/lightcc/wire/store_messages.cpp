@@ -36,7 +36,8 @@ void write_head(ByteWriter& writer, std::size_t body_bytes, std::uint8_t kind) {
 
 bool has_value(StoreRequest::Kind kind) {
   return kind == StoreRequest::Kind::kSet || kind == StoreRequest::Kind::kJoin ||
-         kind == StoreRequest::Kind::kFail || kind == StoreRequest::Kind::kCompareAndSet;
+         kind == StoreRequest::Kind::kFail || kind == StoreRequest::Kind::kCompareAndSet ||
+         kind == StoreRequest::Kind::kGather;
 }
 
 std::size_t max_value_bytes(StoreRequest::Kind kind) {
@@ -45,15 +46,20 @@ std::size_t max_value_bytes(StoreRequest::Kind kind) {
       return kMaxStoreValueBytes;
     case StoreRequest::Kind::kCompareAndSet:
       return kMaxStoreCompareBytes;
+    case StoreRequest::Kind::kGather:
+      return kMaxStoreShareBytes;
     default:
       return kMaxStoreFailureBytes;
   }
 }
 
-// What follows key and value: of a compare-and-set, and of a watch.
+// What follows key and value: of a compare-and-set, a watch, and a gather.
 void write_tail(const StoreRequest& request, ByteWriter& writer) {
   if (request.kind == StoreRequest::Kind::kWatch) {
     writer.number(request.known_state);
+  } else if (request.kind == StoreRequest::Kind::kGather) {
+    writer.number(request.index);
+    writer.number(request.count);
   } else if (request.kind == StoreRequest::Kind::kCompareAndSet) {
     writer.number(static_cast<std::uint8_t>(request.expected.has_value()));
     if (request.expected.has_value()) {
@@ -65,6 +71,12 @@ void write_tail(const StoreRequest& request, ByteWriter& writer) {
 void read_tail(ByteReader& reader, StoreRequest& request) {
   if (request.kind == StoreRequest::Kind::kWatch) {
     request.known_state = reader.number<std::uint64_t>();
+  } else if (request.kind == StoreRequest::Kind::kGather) {
+    request.index = reader.number<std::uint32_t>();
+    request.count = reader.number<std::uint32_t>();
+    if (request.index >= request.count) {
+      reader.fail();
+    }
   } else if (request.kind == StoreRequest::Kind::kCompareAndSet) {
     const auto has_expected = reader.number<std::uint8_t>();
     if (has_expected > 1) {
@@ -103,6 +115,15 @@ StoreView read_view(ByteReader& reader) {
   return view;
 }
 
+Status check_size(const char* what, std::size_t bytes, std::size_t limit) {
+  return bytes <= limit ? Status()
+                        : make_error(ErrorCode::kInvalidArgument,
+                                     "%s of %zu bytes, more than the %zu allowed",
+                                     what,
+                                     bytes,
+                                     limit);
+}
+
 Status malformed(const char* what) {
   return make_error(ErrorCode::kPeerFailed, "a malformed %s of the store protocol", what);
 }
@@ -121,23 +142,15 @@ Status check_store_key(std::string_view key) {
 }
 
 Status check_store_value(std::size_t value_bytes) {
-  if (value_bytes > kMaxStoreValueBytes) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a store value of %zu bytes, more than the %zu allowed",
-                      value_bytes,
-                      kMaxStoreValueBytes);
-  }
-  return {};
+  return check_size("a store value", value_bytes, kMaxStoreValueBytes);
 }
 
 Status check_store_compare(std::size_t value_bytes) {
-  if (value_bytes > kMaxStoreCompareBytes) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a value of %zu bytes for a compare-and-set, more than the %zu allowed",
-                      value_bytes,
-                      kMaxStoreCompareBytes);
-  }
-  return {};
+  return check_size("a value for a compare-and-set", value_bytes, kMaxStoreCompareBytes);
+}
+
+Status check_store_share(std::size_t share_bytes) {
+  return check_size("a share of a gather", share_bytes, kMaxStoreShareBytes);
 }
 
 void encode_store_request(const StoreRequest& request, Bytes& out) {
@@ -214,7 +227,7 @@ Result<StoreRequest> decode_store_request(std::span<const std::byte> body) {
   ByteReader reader(body);
   StoreRequest request;
   const auto kind = reader.number<std::uint8_t>();
-  if (kind < number_of(StoreRequest::Kind::kSet) || kind > number_of(StoreRequest::Kind::kWatch)) {
+  if (kind < number_of(StoreRequest::Kind::kSet) || kind > number_of(StoreRequest::Kind::kGather)) {
     return malformed("request");
   }
   request.kind = static_cast<StoreRequest::Kind>(kind);

@@ -8,6 +8,8 @@
 // A watch is answered when what is below its prefix differs from what the client has seen. The
 // state that says what it has seen is opaque to the client; 0 is the state of nothing.
 //
+// A gather puts in one of several shares, and is answered with all of them when all are there.
+//
 // A client that has joined a round (rendezvous/store.hpp) gets one more frame, without asking,
 // when the round fails; it may come in the place of an answer.
 #pragma once
@@ -33,6 +35,8 @@ inline constexpr std::size_t kMaxStoreCompareBytes = std::size_t{64} << 10;
 /// Limit of all keys and values that one watch sees, with kStoreEntryHeadBytes for each.
 inline constexpr std::size_t kMaxStoreViewBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kStoreEntryHeadBytes = 8;
+/// Limit of one share of a gather. All of them together are one value.
+inline constexpr std::size_t kMaxStoreShareBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxStoreTextBytes = 1024;
 /// Limits of an encoded failure, and of the text in it.
 inline constexpr std::size_t kMaxStoreFailureBytes = std::size_t{16} << 10;
@@ -41,7 +45,7 @@ inline constexpr std::size_t kStoreFrameHeadBytes = 4;
 /// A body holds the largest set, with room for its kind and lengths.
 inline constexpr std::size_t kMaxStoreBodyBytes = kMaxStoreValueBytes + kMaxStoreKeyBytes + 16;
 /// What a client says in the handshake, so that no other connection is taken for a store's.
-inline constexpr std::string_view kStoreHello = "lightcc store 3";
+inline constexpr std::string_view kStoreHello = "lightcc store 4";
 
 struct StoreRequest {
   enum class Kind : std::uint8_t {
@@ -54,12 +58,15 @@ struct StoreRequest {
     kLeaveLast = 7,
     kCompareAndSet = 8,
     kWatch = 9,
+    kGather = 10,
   };
   Kind kind = Kind::kGet;
   std::string key;   ///< Or the prefix.
-  Bytes value = {};  ///< For a set or a compare-and-set. kJoin and kFail have an encoded failure.
+  Bytes value = {};  ///< For a set, compare-and-set or gather. kJoin, kFail: an encoded failure.
   std::optional<Bytes> expected = {};  ///< For a compare-and-set; nothing: no such key.
   std::uint64_t known_state = 0;       ///< For a watch.
+  std::uint32_t index = 0;             ///< For a gather: of the share; less than the count.
+  std::uint32_t count = 0;             ///< For a gather: of all shares.
   bool operator==(const StoreRequest&) const = default;
 };
 
@@ -92,6 +99,7 @@ Status check_store_key(std::string_view key);
 Status check_store_value(std::size_t value_bytes);
 /// Checks either value of a compare-and-set.
 Status check_store_compare(std::size_t value_bytes);
+Status check_store_share(std::size_t share_bytes);
 
 /// Append a whole frame. The request's key and value must have passed the checks above; a longer
 /// text than kMaxStoreTextBytes is cut.

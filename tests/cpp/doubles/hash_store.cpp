@@ -149,6 +149,21 @@ class HashStore::HashRound final : public RendezvousRound {
     return store_->set(key, std::move(value), deadline);
   }
 
+  Result<std::vector<std::byte>> gather(const std::string& key,
+                                        std::uint32_t index,
+                                        std::uint32_t count,
+                                        std::vector<std::byte> share,
+                                        TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(failure({}));
+    LIGHTCC_RETURN_IF_ERROR(check_store_share(share.size()));
+    {
+      const MutexLock lock(store_->mutex_);
+      LIGHTCC_RETURN_IF_ERROR(store_->map_.add_share(key, index, count, std::move(share)));
+      store_->changed_.notify_all();
+    }
+    return get(key, deadline);
+  }
+
   Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) override {
     const MutexLock lock(store_->mutex_);
     while (true) {

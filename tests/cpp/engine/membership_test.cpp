@@ -34,8 +34,40 @@ std::size_t open_descriptors() {
   return count;
 }
 
-/// Joins `size` ranks of one host and returns their memberships, by rank.
-std::vector<Membership> join(int size) {
+/// Counts what one rank asks of the store.
+class CountedRound final : public RendezvousRound {
+ public:
+  CountedRound(RendezvousRound& round, int& messages) : round_(round), messages_(messages) {}
+  Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) override {
+    ++messages_;
+    return round_.set(key, std::move(value), deadline);
+  }
+  Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) override {
+    ++messages_;
+    return round_.get(key, deadline);
+  }
+  Result<std::vector<std::byte>> gather(const std::string& key,
+                                        std::uint32_t index,
+                                        std::uint32_t count,
+                                        std::vector<std::byte> share,
+                                        TimePoint deadline) override {
+    ++messages_;
+    return round_.gather(key, index, count, std::move(share), deadline);
+  }
+  int event_fd() const override { return round_.event_fd(); }
+  Status failure(TimePoint deadline) override { return round_.failure(deadline); }
+  Status fail(const Status& why, TimePoint deadline) override { return round_.fail(why, deadline); }
+  Status leave(bool last, TimePoint deadline) override { return round_.leave(last, deadline); }
+
+ private:
+  RendezvousRound& round_;
+  int& messages_;
+};
+
+/// Joins `size` ranks of one host and returns their memberships, by rank. `most_messages`: that one
+/// of them sent to the store.
+std::vector<Membership> join(int size, int* most_messages = nullptr) {
+  std::vector<int> messages(static_cast<std::size_t>(size), 0);
   const std::shared_ptr<Store> store = make_hash_store();
   std::vector<std::optional<Membership>> joined(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -51,7 +83,8 @@ std::vector<Membership> join(int size) {
       const TimePoint deadline = Clock::system().now() + std::chrono::seconds(60);
       auto round = store->join("test", Status(ErrorCode::kPeerFailed, "gone"), deadline);
       ASSERT_TRUE(round.ok());
-      const Joining joining{*store, **round, rank, size, deadline, "a limit"};
+      CountedRound counted(**round, messages[static_cast<std::size_t>(rank)]);
+      const Joining joining{*store, counted, rank, size, deadline, "a limit"};
       auto world = join_world(options, &joining);
       ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
       EXPECT_TRUE((*round)->leave(false, deadline).ok());
@@ -61,11 +94,22 @@ std::vector<Membership> join(int size) {
   for (std::thread& thread : threads) {
     thread.join();
   }
+  if (most_messages != nullptr) {
+    *most_messages = *std::ranges::max_element(messages);
+  }
   std::vector<Membership> all;
   for (auto& world : joined) {
     all.push_back(std::move(world).value());
   }
   return all;
+}
+
+TEST(Membership, no_rank_sends_the_store_more_messages_in_a_larger_world) {
+  for (const int size : {2, 20, 60}) {
+    int most = 0;
+    (void)join(size, &most);
+    EXPECT_EQ(most, 2) << size << " ranks";  // Cards, and leaders.
+  }
 }
 
 TEST(Membership, no_rank_has_more_descriptors_on_a_larger_host) {

@@ -36,6 +36,30 @@ TEST(StoreMapTest, removes_exactly_the_prefix) {
   EXPECT_EQ(map.stored_bytes(), 0U);
 }
 
+TEST(StoreMapTest, shares_become_one_value_when_all_are_there) {
+  StoreMap map(kDefaultStoreCapacityBytes);
+  ASSERT_TRUE(map.add_share("a", 1, 3, Bytes(2, std::byte{7})).ok());
+  ASSERT_TRUE(map.add_share("a", 1, 3, Bytes(2, std::byte{7})).ok())
+      << "a repeated one counts once";
+  ASSERT_TRUE(map.add_share("a", 2, 3, {}).ok());
+  EXPECT_EQ(map.find("a"), nullptr);
+  EXPECT_EQ(map.find("a/1")->size(), 2U);
+  ASSERT_TRUE(map.add_share("a", 0, 3, Bytes(1, std::byte{9})).ok());
+  EXPECT_EQ(
+      *map.find("a"),
+      (Bytes{std::byte{1}, std::byte{9}, std::byte{2}, std::byte{7}, std::byte{7}, std::byte{}}));
+}
+
+TEST(StoreMapTest, shares_that_were_removed_do_not_count) {
+  StoreMap map(kDefaultStoreCapacityBytes);
+  ASSERT_TRUE(map.add_share("a/b", 0, 2, {}).ok());
+  map.remove_prefix("a/");
+  ASSERT_TRUE(map.add_share("a/b", 1, 2, {}).ok());
+  EXPECT_EQ(map.find("a/b"), nullptr);
+  ASSERT_TRUE(map.add_share("a/b", 0, 2, {}).ok());
+  EXPECT_NE(map.find("a/b"), nullptr);
+}
+
 TEST(StoreMapTest, a_full_map_says_so_and_keeps_what_it_has) {
   StoreMap map(2000);
   ASSERT_TRUE(map.set("a", Bytes(1500)).ok());

@@ -265,6 +265,46 @@ TEST_P(RoundTest, those_who_joined_share_keys_with_all) {
   EXPECT_TRUE(first->failure({}).ok());
 }
 
+TEST_P(RoundTest, a_gather_gives_all_shares_to_all) {
+  std::vector<std::thread> threads;
+  std::vector<Bytes> got(3);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto round = join(static_cast<int>(rank));
+      auto all = round->gather("world/g", rank, 3, Bytes(rank), soon());
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      got[rank] = std::move(all).value();
+      EXPECT_TRUE(round->leave(false, soon()).ok());
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(
+      got[0],
+      (Bytes{std::byte{}, std::byte{1}, std::byte{}, std::byte{2}, std::byte{}, std::byte{}}));
+  EXPECT_EQ(got[1], got[0]);
+  EXPECT_EQ(got[2], got[0]);
+}
+
+TEST_P(RoundTest, a_gather_without_one_share_ends_with_the_round_or_in_time) {
+  const auto first = join(0);
+  auto second = join(1);
+  const TimePoint at_once = Clock::system().now() + std::chrono::milliseconds(20);
+  EXPECT_EQ(first->gather("world/g", 0, 3, {}, at_once).status().code(), ErrorCode::kTimeout);
+  const auto there = store_.watch("world/g/", 0, soon());
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  EXPECT_EQ(there->entries.size(), 1U);
+  Result<Bytes> value = Status(ErrorCode::kInternal, "not run");
+  std::thread waits([&] { value = second->gather("world/g", 1, 3, {}, soon()); });
+  join(2).reset();
+  waits.join();
+  expect_same(value.status(), last_will_of(2));
+  const auto third = join(3, "other/");
+  EXPECT_EQ(third->gather("other/g", 0, 2, Bytes(kMaxStoreShareBytes + 1), soon()).status().code(),
+            ErrorCode::kInvalidArgument);
+}
+
 TEST_P(RoundTest, who_goes_away_is_heard_of_wherever_others_wait) {
   auto gone = join(2);
   const auto idle = join(0);

@@ -103,6 +103,16 @@ TEST(StoreMessagesTest, requests_are_the_documented_bytes) {
                  "09"
                  "02702f"
                  "0201000000000000");
+  StoreRequest gather{StoreRequest::Kind::kGather, "p", bytes_of("ab")};
+  gather.index = 1;
+  gather.count = 3;
+  expect_request(gather,
+                 "0e000000"
+                 "0a"
+                 "0170"
+                 "026162"
+                 "01000000"
+                 "03000000");
 }
 
 TEST(StoreMessagesTest, a_failure_is_the_documented_bytes) {

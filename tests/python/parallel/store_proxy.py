@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GREETING_BYTES = 40  # The server's, and then those of both (docs/inside/wire-format.md).
-_CLIENT_BYTES = 42 + len("lightcc store 2") + 32
+_CLIENT_BYTES = 42 + len("lightcc store 4") + 32
 _PROOF_BYTES = 32
 
 

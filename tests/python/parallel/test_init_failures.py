@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.multiproc
 #: Longer than any test may take: what these tests see is not the start timeout.
 PATIENT = {"HOROVOD_START_TIMEOUT": "50"}
-_READY = 7  # The request by which a rank other than 0, on several hosts, says that it is ready.
+_READY = 4  # The request by which a rank on several hosts says that it is ready.
 
 
 def init_through(proxy: str, upstream: str, victim: int) -> tuple[str, int | None, str, float]:
@@ -76,7 +76,7 @@ def kill_in_init(grid: Grid, victim: int, request: int, answer: int, tmp_path: P
 # One death before anything was found out, one amid the ranks of a host, one amid the hosts.
 @pytest.mark.parametrize(
     ("grid", "victim", "request_no", "answer"),
-    [(THREE, 1, 1, -1), (THREE, 0, -1, 4), (TWO_HOSTS, 2, 5, -1), (TWO_HOSTS, 3, -1, 6)],
+    [(THREE, 1, 1, -1), (THREE, 0, -1, 2), (TWO_HOSTS, 2, 3, -1), (TWO_HOSTS, 3, -1, 3)],
 )
 def test_death_in_init_is_told_by_name(
     grid: Grid, victim: int, request_no: int, answer: int, tmp_path: Path
