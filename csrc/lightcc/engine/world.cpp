@@ -77,6 +77,7 @@ class WorldImpl final : public World {
       started = meet_at_the_start(joining);
     }
     if (started.ok()) {
+      options_.epoch.store.reset();  // Its descriptors are of no more use.
       return {};
     }
     started = give_up(joining, started);
