@@ -52,7 +52,7 @@ class Combiner {
 
   struct Known {
     std::vector<std::int32_t> members;  // A set's number may come back for others.
-    std::vector<std::size_t> widths;    // Of the levels of a flat group.
+    std::vector<std::size_t> widths;    // How a flat group is arranged.
     Blocks blocks;                      // Empty: all-reduces run flat.
     std::vector<std::size_t> block_widths = {};
   };

@@ -1,10 +1,10 @@
-// All-reduce: every block reduce-scatters a chunk, the owners of a share in all blocks all-reduce
-// it, every block all-gathers the shares.
+// All-reduce: every block reduce-scatters a chunk, members of the same place all-reduce their
+// shards, every block all-gathers them.
 //
-// Nothing is packed: stage 1 reads the tensors and writes this member's shares into its output,
+// Nothing is packed: stage 1 reads the tensors and writes this member's shard into its output,
 // stage 2 works on it there, stage 3 fills the rest in. In place is safe, because a member's stage
 // 1 has read all of its chunk before it is done, and only then anything of that chunk is written
-// that it does not own. An output that is not wanted (null) has a place here for the own shares,
+// that it does not own. An output that is not wanted (null) has a place here for the own shards,
 // of the same kind of memory.
 #include <cstddef>
 #include <memory>
@@ -15,7 +15,6 @@
 #include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
-#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -26,10 +25,8 @@ namespace {
 
 SharePlan plan_of(const GridState& state, const BucketView& bucket) {
   const std::size_t bytes = bucket.total_elements() * bucket.element_bytes();
-  return grid_plan(bucket.total_elements(),
-                   bucket.element_bytes(),
-                   state.shape().width,
-                   state.chunk_bytes(bytes));
+  return grid_plan(
+      bucket.total_elements(), bucket.element_bytes(), state.members(), state.chunk_bytes(bytes));
 }
 
 class AllreduceStages final : public GridStages {
@@ -39,7 +36,6 @@ class AllreduceStages final : public GridStages {
                   const SharePlan& plan,
                   const Reduction& reduction)
       : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
-        shape_(state.shape()),
         bucket_(std::move(bucket)),
         plan_(plan),
         reduction_(reduction) {}
@@ -57,16 +53,11 @@ class AllreduceStages final : public GridStages {
                                          within_blocks(reduction_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
-    std::vector<std::unique_ptr<Work>> works;
-    for (std::size_t index = 0; index < state().own_shares(); ++index) {
-      std::vector<TensorSpan> spans;
-      for_each_own_piece(chunk, index, [&](const TensorSpan& piece, std::byte* result) {
-        spans.push_back({.in = result, .out = result, .count = piece.count});
-      });
-      works.push_back(
-          state().column(index, group).allreduce(std::move(spans), between_blocks(reduction_)));
-    }
-    return all_of(std::move(works));
+    std::vector<TensorSpan> spans;
+    for_each_own_piece(chunk, [&](const TensorSpan& piece, std::byte* result) {
+      spans.push_back({.in = result, .out = result, .count = piece.count});
+    });
+    return group.allreduce(std::move(spans), between_blocks(reduction_));
   }
   std::unique_ptr<Work> start_gather(std::size_t chunk) override {
     return intra().allgather_bucket(
@@ -74,44 +65,38 @@ class AllreduceStages final : public GridStages {
   }
 
  private:
-  /// Calls visit(piece, result) for what lies together of the own share `index` of `chunk`;
-  /// `result` is where its result goes on its way, never null.
+  /// Calls visit(piece, result) for what lies together of the own shard of `chunk`; `result` is
+  /// where its result goes on its way, never null.
   template <typename Visit>
-  void for_each_own_piece(std::size_t chunk, std::size_t index, Visit visit);
+  void for_each_own_piece(std::size_t chunk, Visit visit);
   std::vector<TensorSpan> spans_of(std::size_t chunk, ChunkSchedule::Half half);
   std::vector<std::size_t> counts_of(std::size_t chunk) const;
-  /// Whether all of the own shares of `chunk` have a place, which is made where they have none.
+  /// Whether all of the own shard of `chunk` has a place, which is made where it has none.
   bool has_room_for(std::size_t chunk);
 
-  ElementRange own_piece(std::size_t chunk, std::size_t index) const {
-    return plan_.piece(chunk, state().first_share() + index);
-  }
-
-  GridShape shape_;
   BucketView bucket_;
   SharePlan plan_;
   Reduction reduction_;
-  /// Shares whose result nobody wants on this member but which it owns all the same, by turns.
+  /// Shards whose result nobody wants on this member but which it owns all the same, by turns.
   std::shared_ptr<std::byte> unwanted_;
 };
 
 std::vector<std::size_t> AllreduceStages::counts_of(std::size_t chunk) const {
-  std::vector<std::size_t> counts(state().members(), 0);
-  for (std::size_t share = 0; share < shape_.width; ++share) {
-    counts[shape_.owner(state().block(), share)] += plan_.piece(chunk, share).count;
+  std::vector<std::size_t> counts;
+  counts.reserve(state().members());
+  for (std::size_t member = 0; member < state().members(); ++member) {
+    counts.push_back(plan_.piece(chunk, member).count);
   }
   return counts;
 }
 
 bool AllreduceStages::has_room_for(std::size_t chunk) {
   bool wants = false;
-  for (std::size_t index = 0; index < state().own_shares(); ++index) {
-    bucket_.for_each_piece(own_piece(chunk, index), [&](const TensorSpan& piece, std::size_t) {
-      wants = wants || piece.out == nullptr;
-    });
-  }
+  bucket_.for_each_piece(
+      plan_.piece(chunk, state().me()),
+      [&](const TensorSpan& piece, std::size_t) { wants = wants || piece.out == nullptr; });
   if (wants && unwanted_ == nullptr) {
-    const std::size_t bytes = schedule().lead() * state().own_shares() * plan_.piece_bytes();
+    const std::size_t bytes = schedule().lead() * plan_.piece_bytes();
     if (state().options.allocate) {
       unwanted_ = state().options.allocate(bytes);
     } else {
@@ -123,33 +108,36 @@ bool AllreduceStages::has_room_for(std::size_t chunk) {
 }
 
 template <typename Visit>
-void AllreduceStages::for_each_own_piece(std::size_t chunk, std::size_t index, Visit visit) {
-  // A chunk's place is free again when the chunk that is `lead` after it is scattered.
-  const std::size_t place = chunk % schedule().lead() * state().own_shares() + index;
-  bucket_.for_each_piece(own_piece(chunk, index), [&](const TensorSpan& piece, std::size_t offset) {
-    if (piece.out != nullptr) {
-      visit(piece, piece.out);
-      return;
-    }
-    visit(piece, unwanted_.get() + place * plan_.piece_bytes() + offset * bucket_.element_bytes());
-  });
+void AllreduceStages::for_each_own_piece(std::size_t chunk, Visit visit) {
+  const std::size_t lead = schedule().lead();
+  bucket_.for_each_piece(plan_.piece(chunk, state().me()),
+                         [&](const TensorSpan& piece, std::size_t offset) {
+                           if (piece.out != nullptr) {
+                             visit(piece, piece.out);
+                             return;
+                           }
+                           // A chunk's place is free again when the chunk that is `lead` after it
+                           // is scattered.
+                           visit(piece,
+                                 unwanted_.get() + chunk % lead * plan_.piece_bytes() +
+                                     offset * bucket_.element_bytes());
+                         });
 }
 
-/// All shares of `chunk`: the own ones from the input to their result, or from there to the output.
+/// All shards of `chunk`: the own one from the input to its result, or from there to the output.
 std::vector<TensorSpan> AllreduceStages::spans_of(std::size_t chunk, ChunkSchedule::Half half) {
   const bool scatter = half == ChunkSchedule::Half::kScatter;
-  const std::size_t first = state().first_share();
   std::vector<TensorSpan> spans;
-  for (std::size_t share = 0; share < shape_.width; ++share) {
-    if (share >= first && share - first < state().own_shares()) {
-      for_each_own_piece(chunk, share - first, [&](const TensorSpan& piece, std::byte* result) {
+  for (std::size_t member = 0; member < state().members(); ++member) {
+    if (member == state().me()) {
+      for_each_own_piece(chunk, [&](const TensorSpan& piece, std::byte* result) {
         spans.push_back({.in = scatter ? piece.in : result,
                          .out = scatter ? result : piece.out,
                          .count = piece.count});
       });
       continue;
     }
-    bucket_.for_each_piece(plan_.piece(chunk, share), [&](const TensorSpan& piece, std::size_t) {
+    bucket_.for_each_piece(plan_.piece(chunk, member), [&](const TensorSpan& piece, std::size_t) {
       spans.push_back({.in = scatter ? piece.in : nullptr,
                        .out = scatter ? nullptr : piece.out,
                        .count = piece.count});

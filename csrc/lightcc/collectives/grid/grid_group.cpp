@@ -85,12 +85,15 @@ class GridGroup final : public Group {
     if (!fit(counts, element_size(reduction.dtype))) {
       return flat_->allreduce(std::move(tensors), reduction);
     }
-    return on_levels([&] {
-      const auto joining =
-          is_host_memory() ? BucketView::Joining::kNeighbours : BucketView::Joining::kNothing;
-      return make_allreduce_stages(
-          *state_, BucketView(tensors, element_size(reduction.dtype), joining), reduction);
-    });
+    const auto joining =
+        is_host_memory() ? BucketView::Joining::kNeighbours : BucketView::Joining::kNothing;
+    BucketView bucket(tensors, element_size(reduction.dtype), joining);
+    const std::size_t bytes = bucket.total_elements() * bucket.element_bytes();
+    const GridGroupOptions& options = state_->options;
+    if (options.exchange && bytes > options.flood_bytes && state_->status.ok()) {
+      return options.exchange(state_, std::move(bucket), reduction);
+    }
+    return on_levels([&] { return make_allreduce_stages(*state_, std::move(bucket), reduction); });
   }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,

@@ -11,10 +11,14 @@
 
 #include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 
 namespace lightcc {
+
+/// What the Works of a grid share. (grid_state.hpp)
+struct GridState;
 
 /// The same on all members.
 struct GridGroupOptions {
@@ -25,6 +29,11 @@ struct GridGroupOptions {
   std::vector<std::size_t> order = {};
   /// All-reduces of at most so many bytes go through both levels whole, in two stages.
   std::size_t flood_bytes = 0;
+  /// Starts larger ones where blocks exchange over a transport, and the levels share the wire.
+  /// Empty: in three stages.
+  std::function<std::unique_ptr<Work>(
+      const std::shared_ptr<GridState>&, BucketView bucket, const Reduction&)>
+      exchange = {};
   /// Broadcasts of at most so many bytes are left to the flat group.
   std::size_t flat_broadcast_bytes = 0;
   /// Whether the groups' memory is the host's. Elsewhere only all-reduces run on the levels, since
@@ -60,8 +69,6 @@ struct GridLevels {
   std::optional<GridShape> shape = std::nullopt;
 };
 
-/// What the Works of a grid share. (grid_state.hpp)
-struct GridState;
 LIGHTCC_EXPORT std::shared_ptr<GridState> make_grid_state(GridLevels levels,
                                                           GridGroupOptions options);
 

@@ -53,8 +53,8 @@ class GridPartStages : public GridStages {
   /// Where the elements of column(chunk, index) lie, one after another. A chunk's place is free
   /// again when the chunk that is `lead` after it begins.
   std::byte* stage(std::size_t chunk, std::size_t index) {
-    const std::size_t place = chunk % schedule().lead() * state().own_shares() + index;
-    return staging_.data() + place * shape_.rows() * plan_.piece_bytes();
+    const std::size_t slot = chunk % schedule().lead() * state().own_shares() + index;
+    return staging_.data() + slot * shape_.rows() * plan_.piece_bytes();
   }
   /// Calls visit(share, elements) for what the members of the own block pass on or are
   /// passed, in their order.

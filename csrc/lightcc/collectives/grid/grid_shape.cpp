@@ -14,12 +14,12 @@ namespace {
 constexpr std::size_t kLatency = 25;
 constexpr std::size_t kMessage = 13;
 constexpr std::size_t kData = 52;
-constexpr std::size_t kUnit = 1000;  // Of data.
+constexpr std::size_t kUnit = 1000;  // What all the data counts.
 
 struct Split {
   std::size_t width = 1;
   std::size_t levels = 0;
-  // Of the members that send most: messages to others, and data in thousandths.
+  // Those of the member that has most: messages to others, and data sent, in thousandths.
   std::size_t messages = 0;
   std::size_t sent = 0;
 
@@ -52,7 +52,7 @@ Split best_split(std::size_t members, std::map<std::size_t, Split>& known) {
   for (std::size_t width = 2; width <= kMaxRowWidth && width < members; ++width) {
     const std::size_t rows = (members + width - 1) / width;
     const std::size_t last = members - (rows - 1) * width;
-    const std::size_t columns = (width + last - 1) / last;  // Of a member of the last row.
+    const std::size_t columns = (width + last - 1) / last;  // That a member of the last row is in.
     const Split above = best_split(rows, known);
     const Split split{
         .width = width,

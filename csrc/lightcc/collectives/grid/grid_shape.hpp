@@ -26,8 +26,8 @@ inline constexpr std::size_t kMaxRowWidth = 16;
 
 /// One level.
 struct GridShape {
-  std::size_t members = 1;  ///< Of all rows, at least 1.
-  std::size_t width = 1;    ///< Of every row but the last, and shares: 1 to `members`.
+  std::size_t members = 1;  ///< In all rows, at least 1.
+  std::size_t width = 1;    ///< Members of every row but the last; shares.
 
   std::size_t rows() const { return (members + width - 1) / width; }
   std::size_t members_of(std::size_t row) const {

@@ -23,7 +23,7 @@ struct GridState {
   GridShape shape() const {
     return levels.shape.value_or(GridShape{.members = blocks() * members(), .width = members()});
   }
-  /// Of this member's block.
+  /// How many this member's block has.
   std::size_t members() const { return static_cast<std::size_t>(levels.intra->size()); }
   std::size_t me() const { return static_cast<std::size_t>(levels.intra->rank()); }
   std::size_t blocks() const { return static_cast<std::size_t>(levels.inter.front()->size()); }

@@ -11,6 +11,11 @@
 //                   exactly: (N - own) + (n-1) own, where `own` is what it owns of the bucket
 //   reduce_scatter  the shares only: N - own
 //
+// On levels (grid_shape.hpp), the members are a row. What is combined of a piece is the row's sum
+// alone, so it is all-reduced with those of the other rows in its column, and its result is sent
+// after that. Columns work on one chunk while the row exchanges the next ones, so the wire does not
+// wait for a level.
+//
 // Pipeline. Every channel carries, with D = kExchangeDepth chunks of lead,
 //   S0 S1 .. S(D-1)  R0 S(D)  R1 S(D+1) ...  and the remaining results,
 // so that both directions of every link stay busy while a chunk is combined. Both ends know the
@@ -21,7 +26,8 @@
 // Progress. Post receive S(c) waits for the combining of chunk c-D (its staging), the combining of
 // c for the delivery of results c-D (their memory), and the receive of R(c) from p for the delivery
 // of the own S(c) to p (in place, it reads the very memory that R(c) overwrites). All of these
-// point to smaller chunks, or from R(c) to S(c), so some member can always go on.
+// point to smaller chunks, or from R(c) to S(c), so some member can always go on. On levels R(c)
+// waits for the column of c as well, which waits for the combining of c in the other rows.
 //
 // Memory. Pieces travel straight from and to the tensors. Only a piece that touches several
 // tensors, or a null input, is packed, and only such a result is unpacked (from the transport's
@@ -35,9 +41,11 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/chunk_schedule.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
+#include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
@@ -53,6 +61,8 @@ namespace {
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 // Below this a message costs more than the overlap that it buys.
 constexpr std::size_t kMinExchangeBytes = std::size_t{32} << 10;
+// The same on levels, where each piece has messages on all of them.
+constexpr std::size_t kMinLevelBytes = std::size_t{128} << 10;
 
 bool is_share(const ChunkSchedule::Step& item) {
   return item.half == ChunkSchedule::Half::kScatter;
@@ -67,11 +77,14 @@ class NetExchange final : public NetWork {
               BucketView bucket,
               SharePlan plan,
               const Reduction& reduction,
-              bool gather)
+              bool gather,
+              std::shared_ptr<GridState> levels = nullptr)
       : NetWork(std::move(links)),
+        levels_(std::move(levels)),
         bucket_(std::move(bucket)),
         plan_(std::move(plan)),
-        reduction_(reduction),
+        reduction_(levels_ == nullptr ? reduction : within_blocks(reduction)),
+        column_reduction_(between_blocks(reduction)),
         gather_(gather) {}
 
  private:
@@ -106,7 +119,12 @@ class NetExchange final : public NetWork {
       peer.recvs = RecvQueue(receiver);
       peers_.push_back(peer);
     }
-    const std::size_t slot = lead_ * plan_.piece_bytes();
+    std::size_t max_shares = 1;
+    for (int member = 0; member < size; ++member) {
+      max_shares = std::max(max_shares, first_share(member + 1) - first_share(member));
+    }
+    slot_bytes_ = max_shares * plan_.piece_bytes();
+    const std::size_t slot = lead_ * slot_bytes_;
     const std::size_t stages = streaming_ ? 0 : others * slot;
     const std::size_t packs = bucket_.scattered() ? others * slot : 0;
     const std::size_t results = bucket_.scattered() && gather_ ? slot : 0;
@@ -123,8 +141,9 @@ class NetExchange final : public NetWork {
       moved = moved || received;
     }
     LIGHTCC_ASSIGN_OR_RETURN(const bool combined, reduce_next());
-    moved = moved || combined;
-    bool finished = reduced_ == plan_.chunks();
+    LIGHTCC_ASSIGN_OR_RETURN(const bool exchanged, exchange_columns());
+    moved = moved || combined || exchanged;
+    bool finished = ready_ == plan_.chunks();
     for (Peer& peer : peers_) {
       LIGHTCC_ASSIGN_OR_RETURN(const bool sent, advance_sends(peer));
       moved = moved || sent;
@@ -185,7 +204,41 @@ class NetExchange final : public NetWork {
       reduce_part(reduced_, 0, piece(reduced_, me()).count, nullptr);
     }
     ++reduced_;
+    ready_ = levels_ == nullptr ? reduced_ : ready_;
     return true;
+  }
+  /// Takes the row's sums through the own columns, one chunk after another.
+  Result<bool> exchange_columns() {
+    if (ready_ == reduced_) {
+      return false;
+    }
+    if (columns_ == nullptr) {
+      columns_ = start_columns(ready_);
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, columns_->advance());
+    if (progress != Progress::kDone) {
+      return progress == Progress::kMoved;
+    }
+    columns_.reset();
+    if (const ElementRange own = piece(ready_, me()); bucket_.contiguous_out(own) == nullptr) {
+      bucket_.unpack(own, 0, {result_area(ready_), own.count * bucket_.element_bytes()});
+    }
+    ++ready_;
+    return true;
+  }
+  std::unique_ptr<Work> start_columns(std::size_t chunk) {
+    const ElementRange own = piece(chunk, me());
+    std::byte* const out = bucket_.contiguous_out(own);
+    std::byte* const sums = out != nullptr ? out : result_area(chunk);
+    std::vector<std::unique_ptr<Work>> works;
+    for (std::size_t index = 0; index < levels_->own_shares(); ++index) {
+      const ElementRange share = plan_.piece(chunk, first_share(me()) + index);
+      std::byte* const sum = sums + (share.first - own.first) * bucket_.element_bytes();
+      works.push_back(
+          levels_->column(index, *levels_->levels.inter.front())
+              .allreduce({{.in = sum, .out = sum, .count = share.count}}, column_reduction_));
+    }
+    return all_of(std::move(works));
   }
   Result<bool> post_send(Peer& peer) {
     const Item item = schedule_.step(peer.sends.posted());
@@ -194,7 +247,7 @@ class NetExchange final : public NetWork {
         peer.sends.done() <= schedule_.scatter_at(item.chunk - lead_)) {
       return false;
     }
-    if (!share && reduced_ <= item.chunk) {
+    if (!share && ready_ <= item.chunk) {
       return false;
     }
     const ElementRange range = piece(item.chunk, share ? peer.member : me());
@@ -330,7 +383,8 @@ class NetExchange final : public NetWork {
       }
       std::byte* const result =
           in_results ? result_area(chunk) + (first + offset) * element : nullptr;
-      std::byte* const out = span.out != nullptr ? span.out : result;
+      const bool to_result = span.out == nullptr || (in_results && levels_ != nullptr);
+      std::byte* const out = to_result ? result : span.out;
       if (out != nullptr) {
         reduce(std::span(sources).first(size),
                out,
@@ -351,28 +405,42 @@ class NetExchange final : public NetWork {
                                [&](const Peer& peer) { return peer.sends.done() > position; });
   }
 
+  /// The share with which those of `member` begin: on one level, its own.
+  std::size_t first_share(int member) const {
+    const auto index = static_cast<std::size_t>(member);
+    return levels_ == nullptr ? index : levels_->shape().first_share(levels_->block(), index);
+  }
   ElementRange piece(std::size_t chunk, int member) const {
-    return plan_.piece(chunk, static_cast<std::size_t>(member));
+    ElementRange range = plan_.piece(chunk, first_share(member));
+    for (std::size_t share = first_share(member) + 1; share < first_share(member + 1); ++share) {
+      range.count += plan_.piece(chunk, share).count;
+    }
+    return range;
   }
   int me() const { return links().rank(); }
   std::byte* stage(std::size_t chunk, std::size_t index) const {
-    return stage_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
+    return stage_ + (index * lead_ + chunk % lead_) * slot_bytes_;
   }
   std::byte* pack_area(std::size_t chunk, std::size_t index) const {
-    return pack_ + (index * lead_ + chunk % lead_) * plan_.piece_bytes();
+    return pack_ + (index * lead_ + chunk % lead_) * slot_bytes_;
   }
   std::byte* result_area(std::size_t chunk) const {
-    return results_ + (chunk % lead_) * plan_.piece_bytes();
+    return results_ + (chunk % lead_) * slot_bytes_;
   }
 
+  std::shared_ptr<GridState> levels_;  ///< Null: the row is all there is.
   BucketView bucket_;
   SharePlan plan_;
   Reduction reduction_;
+  Reduction column_reduction_;
   bool gather_;
-  bool streaming_ = false;        ///< Two members: reduce out of the transport's fragments.
-  std::size_t lead_ = 0;          ///< min(kExchangeDepth, chunks).
-  ChunkSchedule schedule_{0, 1};  ///< Orders positions; without `gather`, shares alone.
-  std::size_t reduced_ = 0;       ///< Chunks whose own share is combined.
+  bool streaming_ = false;         ///< Two members: reduce out of the transport's fragments.
+  std::size_t lead_ = 0;           ///< min(kExchangeDepth, chunks).
+  ChunkSchedule schedule_{0, 1};   ///< Orders positions; without `gather`, shares alone.
+  std::size_t reduced_ = 0;        ///< Chunks whose own piece is combined.
+  std::size_t ready_ = 0;          ///< Chunks whose result is there.
+  std::unique_ptr<Work> columns_;  ///< Works on chunk ready_.
+  std::size_t slot_bytes_ = 0;     ///< Most bytes of a member's piece.
   std::vector<Peer> peers_;
   std::byte* stage_ = nullptr;
   std::byte* pack_ = nullptr;
@@ -397,6 +465,21 @@ std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
                                         bool gather) {
   return std::make_unique<NetExchange>(
       std::move(links), std::move(bucket), std::move(plan), reduction, gather);
+}
+
+std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
+                                        std::shared_ptr<GridState> levels,
+                                        BucketView bucket,
+                                        const Reduction& reduction) {
+  const std::size_t element = bucket.element_bytes();
+  const std::size_t total = bucket.total_elements();
+  const std::size_t width = levels->shape().width;
+  const std::size_t chunk_bytes = links->options().chunk_bytes;
+  const std::size_t piece = std::max(exchange_piece_bytes(total * element, width, chunk_bytes),
+                                     std::min(chunk_bytes, kMinLevelBytes));
+  auto plan = SharePlan::even(total, element, width, piece);
+  return std::make_unique<NetExchange>(
+      std::move(links), std::move(bucket), std::move(plan), reduction, true, std::move(levels));
 }
 
 }  // namespace lightcc

@@ -133,19 +133,19 @@ constexpr std::size_t kMaxChainMembers = 64;
 std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
                                    const std::vector<std::size_t>& members,
                                    std::size_t rank) {
-  const auto row_of = [&](std::vector<std::size_t> of, std::size_t own) {
-    return std::make_unique<NetGroup>(
-        std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own)));
+  const auto links_of = [&](std::vector<std::size_t> of, std::size_t own) {
+    return std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own));
   };
   const GridShape shape{.members = members.size(), .width = grid_width(members.size())};
   if (shape.rows() == 1) {
-    return make_checked_group(row_of(members, rank));
+    return make_checked_group(std::make_unique<NetGroup>(links_of(members, rank)));
   }
   const std::size_t row = rank / shape.width;
   const std::size_t own = rank % shape.width;
   const auto row_begin = members.begin() + static_cast<std::ptrdiff_t>(row * shape.width);
   const auto row_end = row_begin + static_cast<std::ptrdiff_t>(shape.members_of(row));
-  GridLevels levels{.intra = row_of({row_begin, row_end}, own), .inter = {}, .shape = shape};
+  const auto row_links = links_of({row_begin, row_end}, own);
+  GridLevels levels{.intra = std::make_unique<NetGroup>(row_links), .inter = {}, .shape = shape};
   for (std::size_t index = 0; index < shape.shares_of(row, own); ++index) {
     std::vector<std::size_t> column;
     for (const std::size_t owner : shape.column(shape.first_share(row, own) + index)) {
@@ -154,16 +154,20 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
     auto& groups = index == 0 ? levels.inter : levels.other_columns;
     groups.push_back(make_levels(channels, column, row));
   }
-  const auto state =
-      make_grid_state(std::move(levels),
-                      {.chunk_bytes = channels->options().level_chunk_bytes,
-                       .max_bytes = std::numeric_limits<std::size_t>::max(),
-                       .flood_bytes = flood_bytes(shape.width),
-                       .flat_broadcast_bytes = shape.members <= kMaxChainMembers
-                                                   ? std::numeric_limits<std::size_t>::max()
-                                                   : broadcast_tree_bytes(shape.members),
-                       .on_fail = [channels](const Status& why) { channels->fail(why); }});
-  return make_grid_group(row_of(members, rank), state);
+  auto grid = make_grid_state(
+      std::move(levels),
+      {.chunk_bytes = channels->options().level_chunk_bytes,
+       .max_bytes = std::numeric_limits<std::size_t>::max(),
+       .flood_bytes = flood_bytes(shape.width),
+       .exchange =
+           [row_links](const auto& state, BucketView bucket, const Reduction& reduction) {
+             return make_net_exchange(row_links, state, std::move(bucket), reduction);
+           },
+       .flat_broadcast_bytes = shape.members <= kMaxChainMembers
+                                   ? std::numeric_limits<std::size_t>::max()
+                                   : broadcast_tree_bytes(shape.members),
+       .on_fail = [channels](const Status& why) { channels->fail(why); }});
+  return make_grid_group(std::make_unique<NetGroup>(links_of(members, rank)), std::move(grid));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -14,7 +15,7 @@
 
 namespace lightcc {
 
-// Of a row, which has at most kMaxRowWidth members: all-reduce, and with `gather` off its first
+// In a row, which has at most kMaxRowWidth members: all-reduce, and with `gather` off its first
 // half: each member gets its own share alone.
 
 /// net_exchange.cpp
@@ -23,6 +24,12 @@ std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
                                         SharePlan plan,
                                         const Reduction& reduction,
                                         bool gather);
+/// All-reduce on levels, of which `links` are the row: each piece goes through the own columns
+/// before its result goes to the row.
+std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
+                                        std::shared_ptr<GridState> levels,
+                                        BucketView bucket,
+                                        const Reduction& reduction);
 /// Bytes of a piece that lets an all-reduce of `bytes` overlap with itself, and whose staging stays
 /// in cache.
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes);

@@ -349,7 +349,7 @@ TEST(NetAllreduce, bits_do_not_depend_on_chunks_tensors_or_algorithm) {
     for (std::size_t i = 0; i < size; ++i) {
       inputs.push_back(random_floats(9001, i));
       auto& half = halves.emplace_back();
-      for (std::size_t k = 0; k < 6001; ++k) {  // Of either sign, up to about 16.
+      for (std::size_t k = 0; k < 6001; ++k) {  // Both signs, up to about 16.
         half.push_back(
             static_cast<std::uint16_t>((i * 7919 + k * 104729) % 0x4c00 | (k % 2) << 15));
       }
