@@ -14,8 +14,8 @@ namespace lightcc {
 /// Sizes must be the same on all members: they derive the messages from them.
 struct NetGroupOptions {
   std::size_t chunk_bytes = std::size_t{512} << 10;  ///< In one message of a large transfer.
-  /// In one pass of a reduce_scatter or allgather through all levels; 0: by the bytes of all.
-  std::size_t level_chunk_bytes = 0;
+  /// In one pass of a reduce_scatter or allgather through all levels.
+  std::size_t level_chunk_bytes = std::size_t{1} << 20;
   SimdLevel simd = SimdLevel::kPlain;
 };
 
