@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lightcc import _core
 from lightcc.bench.layer_table import GRADIENT_BYTES
-from lightcc.plan.levels import grid_widths, make_levels
+from lightcc.plan.levels import make_levels
 from lightcc.plan.site import CODE_BYTES, INDEX_BYTES
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Buckets:
         self._abreast = site.gpus if variant.two_level else 1
         members = site.hosts if variant.two_level else site.ranks
         self._members = members
-        self.levels = make_levels(members, grid_widths(members))
+        self.levels = make_levels(members, _core.grid_widths(members))
         self._all = make_levels(members, [members])[0] if members > 1 else None
         if len(self.levels) == 1:
             self._all = self.levels[0]

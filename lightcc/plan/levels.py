@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,31 +15,6 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Indices = npt.NDArray[np.int64]
 
-_FLAT, _PEER = 25, 13  # Microseconds of one exchange, and for each further peer in it.
-
-
-@cache
-def _arranged(members: int) -> tuple[int, tuple[int, ...]]:
-    """Returns what the best arrangement of `members` costs in microseconds, and its widths."""
-    if members == 1:
-        return 0, ()
-    flat = _FLAT + _PEER * (members - 1)
-    best, width = flat, members
-    for p in range(2, members):
-        short = members % p
-        owned = -(-p // short) if short else 1  # Shares of a member of the shorter row.
-        cost = _FLAT + _PEER * (p - 1) + _arranged(-(-members // p))[0] * owned
-        if cost <= best:
-            best, width = cost, p
-    if 16 * best > 15 * flat:
-        return flat, (members,)
-    return best, (width, *_arranged(-(-members // width))[1])
-
-
-def grid_widths(members: int) -> list[int]:
-    """Returns how many members a row has, from the lowest level up; one number is one exchange."""
-    return list(_arranged(members)[1])
-
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -49,10 +23,9 @@ class Level:
     Attributes:
         width: Members of a row that is not shorter.
         peers: Messages that each member sends; shape [members].
-        shares: What each sends where a row cuts its data among its members, in shares of the data;
-            shape [members].
-        rows: The members of each row; shape [rows, width]. A shorter row repeats its members, in
-            the positions whose shares they own on the next level.
+        shares: What each sends where a row cuts its data into shares of its members, as the mean of
+            scattering and gathering, by the row's data; shape [members].
+        rows: The members of each row; shape [rows, width]. A shorter row repeats its members.
         sizes: How many of them there are; shape [rows].
     """
 
@@ -76,13 +49,13 @@ class Level:
             part_of: The part of each member, such as its host; shape [members].
             whole: Whether a message has all of a row's data, or a member's share.
         """
-        real = np.arange(self.width) < self.sizes[:, None]
-        parts, sizes = part_of[self.rows][real], np.repeat(self.sizes, self.sizes)
+        real, sizes, sent = _messages(self.width, self.sizes)
+        parts = part_of[self.rows][real]
         row_of = np.repeat(np.arange(len(self.sizes)), self.sizes)
         keys = row_of * (int(part_of.max()) + 1) + parts
         _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
         messages = (sizes - counts[which.ravel()]).astype(np.float64)
-        return _sums(parts, messages if whole else messages / sizes)
+        return _sums(parts, messages if whole else messages * sent)
 
 
 def make_levels(members: int, widths: Sequence[int]) -> list[Level]:
@@ -92,33 +65,61 @@ def make_levels(members: int, widths: Sequence[int]) -> list[Level]:
     for width in widths:
         size = groups.shape[1]
         count = -(-size // width)
-        short = size % width or width
+        last = (count - 1) * width
+        short = size - last
         positions = np.arange(count * width)
-        positions[-width:] = (count - 1) * width + np.arange(width) % short
-        blocks = groups[:, positions].reshape(-1, count, width)
+        positions[last:] = last + np.arange(width) % short
+        blocks = groups[:, positions].reshape(-1, width)
         sizes = np.full((len(groups), count), width)
         sizes[:, -1] = short
-        levels.append(_level(members, blocks.reshape(-1, width), sizes.ravel()))
-        groups = blocks.transpose(0, 2, 1).reshape(-1, count)
+        levels.append(_level(blocks, sizes.ravel()))
+        positions[last:] = last + _owners(width, short)
+        owners = groups[:, positions].reshape(-1, count, width)
+        groups = owners.transpose(0, 2, 1).reshape(-1, count)
     return levels
 
 
-def _level(members: int, rows: Indices, sizes: Indices) -> Level:
+def _level(rows: Indices, sizes: Indices) -> Level:
     width = rows.shape[1]
-    real = np.arange(width) < sizes[:, None]
-    peers = np.repeat(sizes - 1.0, sizes)
+    real, size_of, sent = _messages(width, sizes)
     order = np.argsort(rows, axis=None, kind="stable")
     return Level(
         width=width,
-        peers=_sums(rows[real], peers),
-        shares=_sums(rows[real], peers / np.repeat(sizes, sizes)),
+        peers=_sums(rows[real], size_of - 1.0),
+        shares=_sums(rows[real], sent * (size_of - 1)),
         rows=rows,
         sizes=sizes,
         _order=order,
-        _starts=np.searchsorted(rows.ravel()[order], np.arange(members)),
+        _starts=np.searchsorted(rows.ravel()[order], np.arange(int(rows.max()) + 1)),
     )
 
 
-def _sums(parts: Indices, values: Floats) -> Floats:
+def _owners(width: int, size: int) -> Indices:
+    """Returns the owner of each of `width` shares in a row of `size` members; shape [width]."""
+    return ((np.arange(width) + 1) * size - 1) // width
+
+
+def _messages(width: int, sizes: Indices) -> tuple[npt.NDArray[np.bool_], Indices, Floats]:
+    """Returns what members of rows send to each other.
+
+    Args:
+        width: Shares of a row's data.
+        sizes: Members of each row; shape [rows].
+
+    Returns:
+        Which positions of the rows have a member, of shape [rows, width]. For each of those the
+        members of its row, and a message's mean share of the row's data.
+    """
+    real = np.arange(width) < sizes[:, None]
+    owned = {size: np.bincount(_owners(width, size)) for size in set(sizes.tolist())}
+    shares = np.concatenate([owned[size] for size in sizes.tolist()])
+    size_of = np.repeat(sizes, sizes)
+    others = np.maximum(size_of - 1, 1)
+    # It scatters what others own, and gathers what it owns itself to each of them.
+    sent = ((width - shares) / others + shares) / (2 * width)
+    return real, size_of, sent.astype(np.float64)
+
+
+def _sums(parts: Indices, values: npt.NDArray[np.floating[Any]]) -> Floats:
     """Returns the sum of the values of each part."""
     return np.bincount(parts, values).astype(np.float64)

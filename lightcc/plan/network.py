@@ -135,7 +135,10 @@ class Network:
 
     def _share(self, level: Level) -> float:
         """Returns the share of links' rates that an exchange reaches."""
-        return self._costs.shared_rate if level.width > 2 and self._is_tcp else 1.0
+        if not self._is_tcp or self.members == 2:
+            return 1.0
+        one_row = level.width == self.members
+        return self._costs.shared_rate if one_row else self._costs.levels_rate
 
     def _busy(self, level: Level, data: float, *, whole: bool) -> tuple[Floats, Floats]:
         """Returns a processor's time for one end of all messages, and of one of them."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lightcc import _core
 from lightcc.bench.layer_table import read_table
 from lightcc.plan.buckets import min_sent
 from lightcc.plan.costs import Costs
-from lightcc.plan.levels import grid_widths, make_levels
+from lightcc.plan.levels import make_levels
 from lightcc.plan.sequencer import CostLine, tree_delays
 from lightcc.plan.simulator import predict, where_time_goes
 from lightcc.plan.site import Site, SlowHost, Variant
@@ -22,7 +23,7 @@ from lightcc.plan.workload import Gradient, Workload, from_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 MEGA = 10**6
 ONE = Workload("one", "test", 1.0, (Gradient(0.5, 400 * MEGA),))
 DENSE = Variant("2d")
@@ -54,7 +55,7 @@ def of_size(num_bytes: int) -> Workload:
 
 @pytest.mark.parametrize("members", [1, 2, 3, 7, 8, 16, 17, 31, 100, 1009])
 def test_levels_reach_everybody_and_every_share_is_owned(members: int) -> None:
-    widths = grid_widths(members)
+    widths = _core.grid_widths(members)
     assert math.prod(widths) >= members
     levels = make_levels(members, widths)
     knows = np.arange(members, dtype=np.float64)
@@ -67,12 +68,23 @@ def test_levels_reach_everybody_and_every_share_is_owned(members: int) -> None:
 
 @pytest.mark.parametrize(("members", "widths"), [(2, [2]), (4, [4]), (16, [4, 4]), (64, [4, 4, 4])])
 def test_grids_that_divide_send_as_little_as_possible(members: int, widths: list[int]) -> None:
-    assert grid_widths(members) == widths
+    assert _core.grid_widths(members) == widths
     sent, data = np.zeros(members), 1.0
     for level in make_levels(members, widths):
         sent += 2 * level.shares * data
         data /= level.width
     assert sent == pytest.approx(2 * (members - 1) / members)
+
+
+@pytest.mark.parametrize("members", [17, 31, 1009])
+def test_other_grids_send_as_little_together(members: int) -> None:
+    sent, data = np.zeros(members), 1.0
+    widths = _core.grid_widths(members)
+    for level in make_levels(members, widths):
+        sent += 2 * level.shares * data
+        data /= level.width
+    assert sent.sum() == pytest.approx(2 * (members - 1))
+    assert sent.max() > sent.min()  # Members of shorter rows own several shares.
 
 
 def test_what_crosses_between_parts_is_what_peers_elsewhere_get() -> None:
@@ -85,6 +97,15 @@ def test_what_crosses_between_parts_is_what_peers_elsewhere_get() -> None:
 
 
 # -- Closed forms ---------------------------------------------------------------------------------
+
+
+def test_tcp_reaches_less_with_several_peers_and_levels() -> None:
+    costs = dataclasses.replace(FREE, shared_rate=0.8, levels_rate=0.5)
+    for hosts, share in ((2, 1.0), (4, 0.8), (16, 0.5)):
+        found = predict(ONE, DENSE, site(hosts, gbps=1), costs).step_s - 0.5
+        assert found == pytest.approx(10 * wire_s(2 * (hosts - 1) / hosts * 400 * MEGA) / share)
+    harp = dataclasses.replace(DENSE, line_rate=True)
+    assert predict(ONE, harp, site(16), costs) == predict(ONE, harp, site(16), FREE)
 
 
 @pytest.mark.parametrize("hosts", [2, 4, 16, 64])
@@ -155,7 +176,7 @@ def test_hosts_send_what_the_formulas_say(kind: str, hosts: int, gpus: int) -> N
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-@pytest.mark.parametrize(("hosts", "gpus"), [(2, 1), (3, 8), (16, 1), (31, 1), (64, 8)])
+@pytest.mark.parametrize(("hosts", "gpus"), [(2, 1), (3, 8), (16, 1), (31, 1)])
 def test_no_step_is_below_the_bound_or_slower_on_faster_links(
     variant: Variant, hosts: int, gpus: int
 ) -> None:
@@ -190,8 +211,8 @@ def best_end(workload: Workload, cost_s: Callable[[float], float], notice_s: flo
     return end[-1]
 
 
-@pytest.mark.parametrize("hosts", [2, 64, 256])
-@pytest.mark.parametrize("latency_us", [10, 100, 400])
+@pytest.mark.parametrize("hosts", [2, 64])
+@pytest.mark.parametrize("latency_us", [10, 400])
 def test_the_default_fusion_comes_close_to_the_best_plan(hosts: int, latency_us: int) -> None:
     costs = dataclasses.replace(Costs(), latency_s=latency_us * 1e-6)
     where = site(hosts, gbps=50)
