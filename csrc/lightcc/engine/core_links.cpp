@@ -34,8 +34,8 @@ constexpr LinkIndex link_of(std::size_t number) {
 constexpr std::uint32_t kStepsBetweenDescriptors = 256;
 constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
 
-// How long the news may take that a rank which is gone has told the leader, or heard there.
-constexpr Duration kNewsDelay = std::chrono::seconds(2);
+// How long it may take until this rank hears what a rank that is gone has told the leader.
+constexpr Duration kExplanationDelay = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -150,7 +150,7 @@ bool Core::listen() {
     const std::size_t index = number_of(tag);
     if (source_of(tag) == Source::kProcess && liveness_->has_ended(index)) {
       liveness_->unwatch(*waker_, index);
-      dead = liveness_->is_news(index) ? index : dead;
+      dead = liveness_->is_unexplained(index) ? index : dead;
     }
   }
   if (world_.parent.has_value()) {
@@ -209,10 +209,10 @@ void Core::on_death(std::size_t index) {
     read_link(kParentLink);
   }
   liveness_->unwatch(*waker_, index);
-  if (liveness_->is_news(index)) {
+  if (liveness_->is_unexplained(index)) {
     control_->on_death(liveness_->death_of(index));
   } else {
-    departed_.emplace_back(index, clock_.now() + kNewsDelay);
+    departed_.emplace_back(index, clock_.now() + kExplanationDelay);
   }
 }
 

@@ -360,9 +360,9 @@ Result<HostDiscovery::Inheritance> HostDiscovery::receive(int socket,
       return Status(
           ErrorCode::kPeerFailed, "unexpected descriptors from a rank of this host", parent);
     }
-    const std::array places = {&inherited.segment, &inherited.life, &inherited.pidfd};
+    const std::array targets = {&inherited.segment, &inherited.life, &inherited.pidfd};
     for (std::size_t i = 0; i < message->fds.size(); ++i) {
-      *places[i] = std::move(message->fds[i]);
+      *targets[i] = std::move(message->fds[i]);
     }
     return inherited;
   }

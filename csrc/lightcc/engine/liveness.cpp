@@ -93,7 +93,7 @@ Status Liveness::death_of(std::size_t index) const {
       rank);
 }
 
-bool Liveness::is_news(std::size_t index) const {
+bool Liveness::is_unexplained(std::size_t index) const {
   const HostMembership& host = world_->host;
   const std::size_t position = host.watched[index].position;
   return position == 0 || host.is_leader() ||

@@ -26,9 +26,9 @@ class Liveness {
 
   /// Whether that process is gone.
   bool has_ended(std::size_t index) const;
-  /// Whether its end is news. It is not where its world was over: then it has told the leader why,
+  /// Whether nobody else says why it ended. Where its world was over, it has told the leader why,
   /// or heard it there. Neither is at the other end of a ring of this rank's.
-  bool is_news(std::size_t index) const;
+  bool is_unexplained(std::size_t index) const;
   /// What to say of its end.
   Status death_of(std::size_t index) const;
   /// Stops watching that process.

@@ -16,7 +16,7 @@ namespace lightcc {
 namespace {
 
 // Whoever floods a rank with datagrams does not keep it here.
-constexpr int kMostAtOnce = 64;
+constexpr int kMaxAtOnce = 64;
 constexpr std::size_t kParcelBytes = sizeof(HostMail::Token) + sizeof(std::uint32_t);
 
 UniqueFd make_socket() {
@@ -125,7 +125,7 @@ bool HostMail::receive_one() {
 }
 
 void HostMail::collect() {
-  for (int count = 0; count < kMostAtOnce && socket_.valid() && receive_one(); ++count) {
+  for (int count = 0; count < kMaxAtOnce && socket_.valid() && receive_one(); ++count) {
   }
 }
 
