@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MAX_FLOOD, _MAX_FLOOD_IN_ALL = 16 << 10, 64 << 10
 _MIN_CHUNK, _CHUNK_FACTOR = 256 << 10, 48e3  # A chunk has sqrt(bytes of the bucket * this).
 _MIN_PIECE, _MAX_PIECE, _STAGING = 32 << 10, 512 << 10, 4 << 20  # Bytes in a direct exchange.
+_MIN_LEVEL_PIECE = 128 << 10  # The same on levels.
 _DIRECT_DEPTH, _GRID_DEPTH, _BATCH_DEPTH = 4, 3, 1  # Chunks under way together.
 _BATCH_BYTES = GRADIENT_BYTES << 20  # A batch of compressed tensors ends when it has so many.
 _HEADER_BYTES = 16
@@ -86,12 +87,15 @@ class Buckets:
 
     def _chunk_bytes(self, total: int) -> tuple[float, int]:
         members = self._members
-        if len(self.levels) > 1 or self._abreast > 1:
+        if self._abreast > 1:
             return max(_MIN_CHUNK, math.sqrt(total * _CHUNK_FACTOR)), _GRID_DEPTH
-        piece = min(max(_MIN_PIECE, total / (members * _DIRECT_DEPTH)), _MAX_PIECE)
-        if members > 2:
-            piece = min(piece, _STAGING / (_DIRECT_DEPTH * (members - 1)))
-        return members * piece, _DIRECT_DEPTH
+        row = self.levels[0].width if len(self.levels) > 1 else members
+        piece = min(max(_MIN_PIECE, total / (row * _DIRECT_DEPTH)), _MAX_PIECE)
+        if row > 2:
+            piece = min(piece, _STAGING / (_DIRECT_DEPTH * (row - 1)))
+        if row < members:
+            piece = max(piece, _MIN_LEVEL_PIECE)
+        return row * piece, _DIRECT_DEPTH
 
     def _within(self, data: float, between: list[Stage]) -> list[Stage]:
         """Returns `between` with what the ranks of a host do in memory before and after it."""

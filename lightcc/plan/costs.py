@@ -30,8 +30,6 @@ class Costs:
     compress_s_per_byte: float = 3e-10
     #: Share of a link's rate that TCP reaches where a host has several peers at a time.
     shared_rate: float = 0.9
-    #: The same where members form several levels, whose rows take one chunk after another.
-    levels_rate: float = 0.75
     #: Bytes on the link for each byte that is sent: Ethernet, IP and TCP at an MTU of 1500.
     wire_bytes_per_byte: float = 1538 / 1448
 
@@ -59,7 +57,7 @@ class Costs:
                 isinstance(value, bool)
                 or not isinstance(value, int | float)
                 or not 0 <= value < 1e3
-                or (value == 0 and name in ("shared_rate", "levels_rate"))
+                or (value == 0 and name == "shared_rate")
             ):
                 msg = f"{path}: {name} is {value!r}; expected a number from 0 to 1000"
                 raise CostsError(msg)

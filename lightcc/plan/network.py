@@ -100,7 +100,7 @@ class Network:
         first = begin + each
         for links in self._links:
             load = links.load(level, whole=whole) * data
-            seconds = load * links.s_per_byte / self._share(level)
+            seconds = load * links.s_per_byte / self._share()
             end = np.maximum(links.out, links.first(first)) + seconds
             end = np.maximum(end, links.last(self._processor))
             links.out = np.where(load > 0, end, links.out)
@@ -112,7 +112,7 @@ class Network:
         """Has members take in what `send()` has sent, as it comes; returns when they have it."""
         for links in self._links:
             load = links.load(level, whole=whole) * data
-            seconds = load * links.s_per_byte / self._share(level)
+            seconds = load * links.s_per_byte / self._share()
             end = np.maximum(links.into, links.last(arrived) - seconds) + seconds
             links.into = np.where(load > 0, end, links.into)
             arrived = np.maximum(arrived, np.where(load > 0, end, 0.0)[links.part_of])
@@ -133,12 +133,9 @@ class Network:
         self._sent += steps * part
         return np.full_like(ready, ready.max() + chunks / lanes * steps * step)
 
-    def _share(self, level: Level) -> float:
+    def _share(self) -> float:
         """Returns the share of links' rates that an exchange reaches."""
-        if not self._is_tcp or self.members == 2:
-            return 1.0
-        one_row = level.width == self.members
-        return self._costs.shared_rate if one_row else self._costs.levels_rate
+        return self._costs.shared_rate if self._is_tcp and self.members > 2 else 1.0
 
     def _busy(self, level: Level, data: float, *, whole: bool) -> tuple[Floats, Floats]:
         """Returns a processor's time for one end of all messages, and of one of them."""

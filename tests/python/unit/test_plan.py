@@ -22,7 +22,7 @@ from lightcc.testing import spawn_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 MEBI = 1 << 20
 ONE = Workload("one", "test", 1.0, (Gradient(0.5, 100 * 10**6),))
 ARGUMENTS = ["--model", "resnet50", "--hosts", "4", "--gpus", "8", "--link", "25g"]

@@ -23,7 +23,7 @@ from lightcc.plan.workload import Gradient, Workload, from_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 MEGA = 10**6
 ONE = Workload("one", "test", 1.0, (Gradient(0.5, 400 * MEGA),))
 DENSE = Variant("2d")
@@ -99,9 +99,9 @@ def test_what_crosses_between_parts_is_what_peers_elsewhere_get() -> None:
 # -- Closed forms ---------------------------------------------------------------------------------
 
 
-def test_tcp_reaches_less_with_several_peers_and_levels() -> None:
-    costs = dataclasses.replace(FREE, shared_rate=0.8, levels_rate=0.5)
-    for hosts, share in ((2, 1.0), (4, 0.8), (16, 0.5)):
+def test_tcp_reaches_less_with_several_peers() -> None:
+    costs = dataclasses.replace(FREE, shared_rate=0.8)
+    for hosts, share in ((2, 1.0), (4, 0.8), (16, 0.8)):
         found = predict(ONE, DENSE, site(hosts, gbps=1), costs).step_s - 0.5
         assert found == pytest.approx(10 * wire_s(2 * (hosts - 1) / hosts * 400 * MEGA) / share)
     harp = dataclasses.replace(DENSE, line_rate=True)
