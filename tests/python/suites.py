@@ -39,10 +39,10 @@ SUITES = (
         ("csrc/lightcc_tf/", "lightcc/_keras/", "lightcc/keras/", "lightcc/tensorflow/"),
         300,
     ),
-    Suite("Ray", ("tests/python/test_ray.py",), ("lightcc/ray/",), 80),
-    Suite("Spark", ("tests/python/test_spark.py",), ("lightcc/spark/",), 60),
+    Suite("Ray", ("tests/python/programs/test_ray.py",), ("lightcc/ray/",), 80),
+    Suite("Spark", ("tests/python/programs/test_spark.py",), ("lightcc/spark/",), 60),
     Suite("Slurm", ("tests/python/deploy/test_slurm",), ("deploy/slurm/",), 20),
-    Suite("pods", ("tests/python/test_pod.py", "tests/python/deploy/"), ("deploy/",), 20),
+    Suite("pods", ("tests/python/runner/test_pod.py", "tests/python/deploy/"), ("deploy/",), 20),
     Suite(
         "trainers",
         (

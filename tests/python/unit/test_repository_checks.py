@@ -227,15 +227,15 @@ def test_a_suite_runs_whole_where_it_or_its_interface_changed() -> None:
     ray = Choice(["README.md", "lightcc/ray/runner.py"], 0)
     assert [suite.name for suite, why in ray.why.items() if why] == ["Ray"]
     assert "Ray: whole, as lightcc/ray/runner.py changed" in ray.lines()
-    assert all(ray.has("tests/python/test_ray.py", f"a test {i}") for i in range(20))
+    assert all(ray.has("tests/python/programs/test_ray.py", f"a test {i}") for i in range(20))
 
 
 def test_parts_of_suites_fit_the_budget_and_add_up_to_the_whole() -> None:
     parts = Choice([], 0).parts
     assert sum(suite.seconds for suite in SUITES) <= parts * BUDGET_SECONDS
-    names = [f"tests/python/test_spark.py::test_{n}" for n in range(1000)]
+    names = [f"tests/python/programs/test_spark.py::test_{n}" for n in range(1000)]
     chosen = [
-        {name for name in names if Choice([], seed).has("tests/python/test_spark.py", name)}
+        {name for name in names if Choice([], seed).has("tests/python/programs/test_spark.py", name)}
         for seed in range(11, 11 + parts)
     ]
     assert sum(map(len, chosen)) == len(set().union(*chosen)) == len(names)

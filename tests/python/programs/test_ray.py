@@ -30,7 +30,7 @@ from ray.cluster_utils import Cluster
 from lightcc.ray import BaseHorovodWorker, ElasticRayExecutor, RayExecutor, elastic, elastic_v2
 from lightcc.ray.strategy import create_placement_group
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "running" / "ray.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "running" / "ray.md"
 # Ray starts many processes that import much: 21 s of CPU for one job of Ray Train with two ranks.
 PATIENCE_S = 300.0
 pytestmark = [

@@ -26,7 +26,7 @@ from lightcc.runner import arguments
 from lightcc.runner.agent import worker
 from lightcc.testing import spawn_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # These two show manifests and batch scripts, which need a cluster.
 CLUSTERS = {"kubernetes.md", "slurm.md"}
 PAGES = sorted(

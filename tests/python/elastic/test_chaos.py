@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 from chaos_notes import Notes, losses
 from chaos_story import ALL, KINDS, LAG, OF_LINKS, draw
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
 RUNS = 5
 PATIENCE_S = 200
 

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.multiproc
 
 PATIENCE_S = 60.0
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 TRAIN = """
 import os, signal, sys

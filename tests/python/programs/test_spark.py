@@ -28,7 +28,7 @@ from lightcc.spark.task import slot_of_task
 
 # Spark leaves sockets open.
 pytestmark = [pytest.mark.slow, pytest.mark.multiproc, pytest.mark.filterwarnings("default")]
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "running" / "spark.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "running" / "spark.md"
 PATIENCE_S = 220.0
 
 
