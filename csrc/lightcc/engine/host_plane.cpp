@@ -156,6 +156,7 @@ Result<bool> HostPlane::send_pending() {
 }
 
 Result<bool> HostPlane::receive_pending() {
+  world_.host.mail.collect();  // Before the loop runs nobody else does.
   LIGHTCC_ASSIGN_OR_RETURN(auto parcels, world_.host.mail.take());
   for (auto& [process_set, fd] : parcels) {
     received_[process_set] = std::move(fd);
