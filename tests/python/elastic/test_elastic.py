@@ -92,7 +92,8 @@ def test_a_rank_whose_results_are_wrong_is_replaced(
     (broken,) = [line for line in lines if line["event"] == "epoch_broken"]
     assert broken["reason"] in (  # Whoever is first: the others, or the rank that ends.
         "rank 1 has another replica than most ranks: its results were wrong",
-        "rank 1 ended with RuntimeError: the replica of rank 1 is another one than that of most ranks",
+        "rank 1 ended with RuntimeError: the replica of rank 1 is another one than that of "
+        "most ranks",
     )
     (first,) = [line for line in lines if line["event"] == "worker_ended" and line["code"]]
     assert first["worker"] == 1
