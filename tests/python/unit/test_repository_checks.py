@@ -233,9 +233,10 @@ def test_a_suite_runs_whole_where_it_or_its_interface_changed() -> None:
 def test_parts_of_suites_fit_the_budget_and_add_up_to_the_whole() -> None:
     parts = Choice([], 0).parts
     assert sum(suite.seconds for suite in SUITES) <= parts * BUDGET_SECONDS
-    names = [f"tests/python/programs/test_spark.py::test_{n}" for n in range(1000)]
+    file = "tests/python/programs/test_spark.py"
+    names = [f"{file}::test_{n}" for n in range(1000)]
     chosen = [
-        {name for name in names if Choice([], seed).has("tests/python/programs/test_spark.py", name)}
+        {name for name in names if Choice([], seed).has(file, name)}
         for seed in range(11, 11 + parts)
     ]
     assert sum(map(len, chosen)) == len(set().union(*chosen)) == len(names)
