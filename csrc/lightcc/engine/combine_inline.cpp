@@ -40,6 +40,7 @@ class Combiner {
       return true;
     }
     std::vector<ReduceSource> sources;
+    sources.reserve(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
       sources.push_back(all[i]);
     }

@@ -266,6 +266,7 @@ Result<HostMembership> HostDiscovery::assemble(std::vector<int> ranks,
   host.words = words_in(host.segment, host.ranks.size());
   LIGHTCC_RETURN_IF_ERROR(pass_on(host, inherited, deadline));
   std::vector<std::string> names;
+  names.reserve(host.ranks.size());
   for (const int other : host.ranks) {
     names.push_back(cards[static_cast<std::size_t>(other)].unix_name);
   }

@@ -59,6 +59,7 @@ std::unique_ptr<Work> AllgatherStages::start_gather(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> bytes(state().members(), 0);
   std::vector<const std::byte*> from;
+  from.reserve(state().own_shares());
   for (std::size_t index = 0; index < state().own_shares(); ++index) {
     from.push_back(stage(chunk, index));
   }

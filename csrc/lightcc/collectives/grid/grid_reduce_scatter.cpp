@@ -43,6 +43,7 @@ std::unique_ptr<Work> ReduceScatterStages::start_scatter(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts(state().members(), 0);
   std::vector<std::byte*> results;
+  results.reserve(state().own_shares());
   for (std::size_t index = 0; index < state().own_shares(); ++index) {
     results.push_back(stage(chunk, index));
   }
