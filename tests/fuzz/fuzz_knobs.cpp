@@ -30,7 +30,6 @@ void check_ranges(const lightcc::Knobs& knobs) {
   require(knobs.stall_warning_s > 0 && knobs.stall_shutdown_s >= 0);
   require(knobs.fusion_threshold_bytes >= 0);
   require(knobs.num_lanes >= 1 && knobs.num_lanes <= 8);
-  require(knobs.net == "tcp");
 }
 
 }  // namespace
