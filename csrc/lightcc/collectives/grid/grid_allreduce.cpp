@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
@@ -160,16 +159,13 @@ class FloodStages final : public GridStages {
                              within_blocks(reduction_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t, Group& group) override {
-    std::vector<std::unique_ptr<Work>> works;
-    for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    return state().on_columns(group, [&](std::size_t index, Group& column) {
       auto from_sum = spans([index](TensorSpan& span, std::byte* sum) {
         span.in = sum;
         span.out = index == 0 ? span.out : nullptr;
       });
-      works.push_back(
-          state().column(index, group).allreduce(std::move(from_sum), between_blocks(reduction_)));
-    }
-    return all_of(std::move(works));
+      return column.allreduce(std::move(from_sum), between_blocks(reduction_));
+    });
   }
   std::unique_ptr<Work> start_gather(std::size_t) override { return nullptr; }
 

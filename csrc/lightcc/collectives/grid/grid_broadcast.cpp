@@ -8,10 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
-#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -23,12 +21,9 @@ namespace {
 class BroadcastStages final : public GridStages {
  public:
   BroadcastStages(const GridState& state, std::byte* data, const SharePlan& plan, std::size_t root)
-      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
-        shape_(state.shape()),
-        data_(data),
-        plan_(plan) {
-    for (std::size_t block = 0; block < shape_.rows(); ++block) {
-      for (std::size_t member = 0; member < shape_.members_of(block); ++member) {
+      : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
+    for (std::size_t block = 0; block < state.shape.rows(); ++block) {
+      for (std::size_t member = 0; member < state.shape.members_of(block); ++member) {
         if (state.flat(block, member) == root) {
           root_block_ = block;
           root_member_ = member;
@@ -42,30 +37,25 @@ class BroadcastStages final : public GridStages {
       return nullptr;
     }
     const std::size_t first = plan_.piece(chunk, 0).first;
-    const ElementRange last = plan_.piece(chunk, shape_.width - 1);
+    const ElementRange last = plan_.piece(chunk, state().shape.width - 1);
     return intra().broadcast(
         data_ + first, last.first + last.count - first, static_cast<int>(root_member_));
   }
   std::unique_ptr<Work> start_exchange(std::size_t chunk, Group& group) override {
-    std::vector<std::unique_ptr<Work>> works;
-    for (std::size_t index = 0; index < state().own_shares(); ++index) {
+    return state().on_columns(group, [&](std::size_t index, Group& column) {
       const ElementRange own = plan_.piece(chunk, state().first_share() + index);
-      if (own.count != 0) {
-        works.push_back(
-            state()
-                .column(index, group)
-                .broadcast(data_ + own.first, own.count, static_cast<int>(root_block_)));
-      }
-    }
-    return all_of(std::move(works));
+      return own.count == 0
+                 ? nullptr
+                 : column.broadcast(data_ + own.first, own.count, static_cast<int>(root_block_));
+    });
   }
   std::unique_ptr<Work> start_gather(std::size_t chunk) override {
     if (is_roots_block()) {
       return nullptr;
     }
     std::vector<std::size_t> bytes(state().members(), 0);
-    for (std::size_t share = 0; share < shape_.width; ++share) {
-      bytes[shape_.owner(state().block(), share)] += plan_.piece(chunk, share).count;
+    for (std::size_t share = 0; share < state().shape.width; ++share) {
+      bytes[state().shape.owner(state().block(), share)] += plan_.piece(chunk, share).count;
     }
     return intra().allgather(data_ + plan_.piece(chunk, state().first_share()).first,
                              data_ + plan_.piece(chunk, 0).first,
@@ -75,7 +65,6 @@ class BroadcastStages final : public GridStages {
  private:
   bool is_roots_block() const { return state().block() == root_block_; }
 
-  GridShape shape_;
   std::byte* data_;
   SharePlan plan_;
   std::size_t root_block_ = 0;
@@ -89,7 +78,7 @@ std::unique_ptr<GridStages> make_broadcast_stages(const GridState& state,
                                                   std::size_t bytes,
                                                   std::size_t root) {
   return std::make_unique<BroadcastStages>(
-      state, data, grid_plan(bytes, 1, state.shape().width, state.chunk_bytes(bytes)), root);
+      state, data, grid_plan(bytes, 1, state.shape.width, state.chunk_bytes(bytes)), root);
 }
 
 }  // namespace lightcc

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_parts.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
@@ -43,29 +42,21 @@ class AllgatherStages final : public GridPartStages {
 };
 
 std::unique_ptr<Work> AllgatherStages::start_exchange(std::size_t chunk, Group& group) {
-  std::vector<std::unique_ptr<Work>> works;
-  for (std::size_t index = 0; index < state().own_shares(); ++index) {
-    if (auto bytes = column(chunk, index); !bytes.empty()) {
-      works.push_back(
-          state()
-              .column(index, group)
-              .allgather(in_ + own_offset(chunk), stage(chunk, index), std::move(bytes)));
-    }
-  }
-  return all_of(std::move(works));
+  return state().on_columns(group, [&](std::size_t index, Group& others) {
+    std::vector<std::size_t> bytes = column(chunk, index);
+    return bytes.empty()
+               ? nullptr
+               : others.allgather(in_ + own_offset(chunk), stage(chunk, index), std::move(bytes));
+  });
 }
 
 std::unique_ptr<Work> AllgatherStages::start_gather(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> bytes(state().members(), 0);
-  std::vector<const std::byte*> from;
-  from.reserve(state().own_shares());
-  for (std::size_t index = 0; index < state().own_shares(); ++index) {
-    from.push_back(stage(chunk, index));
-  }
+  std::vector<std::byte*> from = stages(chunk);
   for_each_part(chunk, [&](std::size_t share, ElementRange part) {
     const bool own = owner_of(share) == state().me();
-    const std::byte*& next = from[own ? share - state().first_share() : 0];
+    std::byte*& next = from[own ? share - state().first_share() : 0];
     spans.push_back({.in = own ? next : nullptr, .out = out_ + part.first, .count = part.count});
     next += own ? part.count : 0;
     bytes[owner_of(share)] += part.count;

@@ -187,6 +187,9 @@ class GridGroup final : public Group {
 
 std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options) {
   auto state = std::make_shared<GridState>();
+  const auto width = static_cast<std::size_t>(levels.intra->size());
+  const auto blocks = static_cast<std::size_t>(levels.inter.front()->size());
+  state->shape = levels.shape.value_or(GridShape{.members = blocks * width, .width = width});
   state->levels = std::move(levels);
   state->options = std::move(options);
   return state;

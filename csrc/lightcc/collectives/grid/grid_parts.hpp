@@ -8,7 +8,6 @@
 
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_plan.hpp"
-#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -35,16 +34,16 @@ class GridPartStages : public GridStages {
   /// What passes between blocks with `share` of the owner in `block`: all of its part, or nothing,
   /// as a member that owns several shares sends its part with the first one.
   ElementRange part(std::size_t chunk, std::size_t block, std::size_t share) const {
-    const std::size_t member = shape_.owner(block, share);
-    return shape_.first_share(block, member) == share ? piece(chunk, block, member)
-                                                      : ElementRange();
+    const std::size_t member = state().shape.owner(block, share);
+    return state().shape.first_share(block, member) == share ? piece(chunk, block, member)
+                                                             : ElementRange();
   }
   /// How many elements of `chunk` pass with the own share `index`, by block; none at all: empty.
   std::vector<std::size_t> column(std::size_t chunk, std::size_t index) const {
     std::vector<std::size_t> counts;
-    counts.reserve(shape_.rows());
+    counts.reserve(state().shape.rows());
     std::size_t total = 0;
-    for (std::size_t block = 0; block < shape_.rows(); ++block) {
+    for (std::size_t block = 0; block < state().shape.rows(); ++block) {
       counts.push_back(part(chunk, block, state().first_share() + index).count);
       total += counts.back();
     }
@@ -54,26 +53,36 @@ class GridPartStages : public GridStages {
   /// again when the chunk that is `lead` after it begins.
   std::byte* stage(std::size_t chunk, std::size_t index) {
     const std::size_t slot = chunk % schedule().lead() * state().own_shares() + index;
-    return staging_.data() + slot * shape_.rows() * plan_.piece_bytes();
+    return staging_.data() + slot * state().shape.rows() * plan_.piece_bytes();
+  }
+  /// The same for all own shares.
+  std::vector<std::byte*> stages(std::size_t chunk) {
+    std::vector<std::byte*> stages(state().own_shares());
+    for (std::size_t index = 0; index < stages.size(); ++index) {
+      stages[index] = stage(chunk, index);
+    }
+    return stages;
   }
   /// Calls visit(share, elements) for what the members of the own block pass on or are
   /// passed, in their order.
   template <typename Visit>
   void for_each_part(std::size_t chunk, Visit visit) const {
-    for (std::size_t share = 0; share < shape_.width; ++share) {
-      for (std::size_t block = 0; block < shape_.rows(); ++block) {
+    for (std::size_t share = 0; share < state().shape.width; ++share) {
+      for (std::size_t block = 0; block < state().shape.rows(); ++block) {
         visit(share, part(chunk, block, share));
       }
     }
   }
-  std::size_t owner_of(std::size_t share) const { return shape_.owner(state().block(), share); }
+  std::size_t owner_of(std::size_t share) const {
+    return state().shape.owner(state().block(), share);
+  }
 
  private:
   GridPartStages(const GridState& state, SharePlan plan)
       : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())),
-        shape_(state.shape()),
         plan_(std::move(plan)),
-        staging_(schedule().lead() * state.own_shares() * shape_.rows() * plan_.piece_bytes()) {}
+        staging_(schedule().lead() * state.own_shares() * state.shape.rows() *
+                 plan_.piece_bytes()) {}
 
   static SharePlan plan_of(const GridState& state,
                            const std::vector<std::size_t>& counts,
@@ -86,7 +95,6 @@ class GridPartStages : public GridStages {
     return SharePlan::by_counts(counts, element_bytes, piece);
   }
 
-  GridShape shape_;
   SharePlan plan_;
   std::vector<std::byte> staging_;
 };

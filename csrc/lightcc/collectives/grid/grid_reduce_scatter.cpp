@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_parts.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
@@ -42,11 +41,7 @@ class ReduceScatterStages final : public GridPartStages {
 std::unique_ptr<Work> ReduceScatterStages::start_scatter(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts(state().members(), 0);
-  std::vector<std::byte*> results;
-  results.reserve(state().own_shares());
-  for (std::size_t index = 0; index < state().own_shares(); ++index) {
-    results.push_back(stage(chunk, index));
-  }
+  std::vector<std::byte*> results = stages(chunk);
   for_each_part(chunk, [&](std::size_t share, ElementRange part) {
     const bool own = owner_of(share) == state().me();
     std::byte*& result = results[own ? share - state().first_share() : 0];
@@ -61,11 +56,10 @@ std::unique_ptr<Work> ReduceScatterStages::start_scatter(std::size_t chunk) {
 }
 
 std::unique_ptr<Work> ReduceScatterStages::start_exchange(std::size_t chunk, Group& group) {
-  std::vector<std::unique_ptr<Work>> works;
-  for (std::size_t index = 0; index < state().own_shares(); ++index) {
+  return state().on_columns(group, [&](std::size_t index, Group& others) -> std::unique_ptr<Work> {
     std::vector<std::size_t> counts = column(chunk, index);
     if (counts.empty()) {
-      continue;
+      return nullptr;
     }
     std::vector<TensorSpan> spans;
     const std::byte* from = stage(chunk, index);
@@ -82,12 +76,9 @@ std::unique_ptr<Work> ReduceScatterStages::start_exchange(std::size_t chunk, Gro
           part(chunk, block, state().first_share() + index),
           [&](const TensorSpan& piece, std::size_t) { add(piece.out, piece.count); });
     }
-    works.push_back(state()
-                        .column(index, group)
-                        .reduce_scatter_bucket(
-                            std::move(spans), std::move(counts), between_blocks(reduction_)));
-  }
-  return all_of(std::move(works));
+    return others.reduce_scatter_bucket(
+        std::move(spans), std::move(counts), between_blocks(reduction_));
+  });
 }
 
 }  // namespace

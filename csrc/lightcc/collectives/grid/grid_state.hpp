@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -14,15 +18,13 @@ namespace lightcc {
 struct GridState {
   GridLevels levels;
   GridGroupOptions options;
-  Status status;  ///< Ok while the levels can be used.
+  Status status;    ///< Ok while the levels can be used.
+  GridShape shape;  ///< What the levels have, or blocks that are alike.
 
   /// Ends both levels for the reason of `why` (the first one stays). No Work of theirs is left.
   void fail(const Status& why);
 
   // The grid, while `status` is ok.
-  GridShape shape() const {
-    return levels.shape.value_or(GridShape{.members = blocks() * members(), .width = members()});
-  }
   /// How many this member's block has.
   std::size_t members() const { return static_cast<std::size_t>(levels.intra->size()); }
   std::size_t me() const { return static_cast<std::size_t>(levels.intra->rank()); }
@@ -30,15 +32,24 @@ struct GridState {
   std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
   /// The flat group's number of `member` of `block`.
   std::size_t flat(std::size_t block, std::size_t member) const {
-    const std::size_t position = block * shape().width + member;
+    const std::size_t position = block * shape.width + member;
     return options.order.empty() ? position : options.order[position];
   }
   // The shares of this member: the first one, and how many.
-  std::size_t first_share() const { return shape().first_share(block(), me()); }
+  std::size_t first_share() const { return shape.first_share(block(), me()); }
   std::size_t own_shares() const { return 1 + levels.other_columns.size(); }
-  /// The column of the own share `index`, the first one's being `first`.
-  Group& column(std::size_t index, Group& first) const {
-    return index == 0 ? first : *levels.other_columns[index - 1];
+  /// Runs start(index, column) for each own share, the first one's column being `first`. Null is
+  /// nothing to do, for a share or for all of them.
+  template <typename Start>
+  std::unique_ptr<Work> on_columns(Group& first, Start start) const {
+    std::vector<std::unique_ptr<Work>> works;
+    for (std::size_t index = 0; index < own_shares(); ++index) {
+      Group& column = index == 0 ? first : *levels.other_columns[index - 1];
+      if (std::unique_ptr<Work> work = start(index, column); work != nullptr) {
+        works.push_back(std::move(work));
+      }
+    }
+    return all_of(std::move(works));
   }
   /// What a chunk of the pipeline has, where the data has `bytes` in all.
   std::size_t chunk_bytes(std::size_t bytes) const;

@@ -27,7 +27,6 @@ class NetChannels {
               std::uint32_t lane,
               const NetGroupOptions& options);
 
-  std::size_t size() const { return members_.size(); }
   const NetGroupOptions& options() const { return options_; }
   /// The channel to, or from, `member`; opened at the first call.
   Result<SendChannel*> sender(std::size_t member);

@@ -41,7 +41,6 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/chunk_schedule.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
@@ -230,15 +229,12 @@ class NetExchange final : public NetWork {
     const ElementRange own = piece(chunk, me());
     std::byte* const out = bucket_.contiguous_out(own);
     std::byte* const sums = out != nullptr ? out : result_area(chunk);
-    std::vector<std::unique_ptr<Work>> works;
-    for (std::size_t index = 0; index < levels_->own_shares(); ++index) {
+    Group& first = *levels_->levels.inter.front();
+    return levels_->on_columns(first, [&](std::size_t index, Group& column) {
       const ElementRange share = plan_.piece(chunk, first_share(me()) + index);
       std::byte* const sum = sums + (share.first - own.first) * bucket_.element_bytes();
-      works.push_back(
-          levels_->column(index, *levels_->levels.inter.front())
-              .allreduce({{.in = sum, .out = sum, .count = share.count}}, column_reduction_));
-    }
-    return all_of(std::move(works));
+      return column.allreduce({{.in = sum, .out = sum, .count = share.count}}, column_reduction_);
+    });
   }
   Result<bool> post_send(Peer& peer) {
     const Item item = schedule_.step(peer.sends.posted());
@@ -408,7 +404,7 @@ class NetExchange final : public NetWork {
   /// The share with which those of `member` begin: on one level, its own.
   std::size_t first_share(int member) const {
     const auto index = static_cast<std::size_t>(member);
-    return levels_ == nullptr ? index : levels_->shape().first_share(levels_->block(), index);
+    return levels_ == nullptr ? index : levels_->shape.first_share(levels_->block(), index);
   }
   ElementRange piece(std::size_t chunk, int member) const {
     ElementRange range = plan_.piece(chunk, first_share(member));
@@ -473,7 +469,7 @@ std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
                                         const Reduction& reduction) {
   const std::size_t element = bucket.element_bytes();
   const std::size_t total = bucket.total_elements();
-  const std::size_t width = levels->shape().width;
+  const std::size_t width = levels->shape.width;
   const std::size_t chunk_bytes = links->options().chunk_bytes;
   const std::size_t piece = std::max(exchange_piece_bytes(total * element, width, chunk_bytes),
                                      std::min(chunk_bytes, kMinLevelBytes));
