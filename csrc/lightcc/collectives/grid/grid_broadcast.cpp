@@ -53,13 +53,12 @@ class BroadcastStages final : public GridStages {
     if (is_roots_block()) {
       return nullptr;
     }
+    const std::size_t first = plan_.piece(chunk, state().first_share()).first;
     std::vector<std::size_t> bytes(state().members(), 0);
     for (std::size_t share = 0; share < state().shape.width; ++share) {
       bytes[state().shape.owner(state().block(), share)] += plan_.piece(chunk, share).count;
     }
-    return intra().allgather(data_ + plan_.piece(chunk, state().first_share()).first,
-                             data_ + plan_.piece(chunk, 0).first,
-                             std::move(bytes));
+    return intra().allgather(data_ + first, data_ + plan_.piece(chunk, 0).first, std::move(bytes));
   }
 
  private:
