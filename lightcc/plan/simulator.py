@@ -102,12 +102,14 @@ def where_time_goes(
         tcp_bps=site.tcp_bps * faster,
         oversubscription=site.oversubscription * faster if site.has_uplinks else 1.0,
     )
-    free = replace(costs, message_s=0.0, tcp_s_per_byte=0.0, compress_s_per_byte=0.0)
+    free = replace(
+        costs, message_s=0.0, tcp_s_per_byte=0.0, compress_s_per_byte=0.0, host_s_per_byte=0.0
+    )
     cases = {
         "links": (fast, costs),
         "up-links": (replace(site, oversubscription=1.0), costs),
         "latency": (site, replace(costs, latency_s=0.0)),
-        "processors": (site, replace(free, host_s_per_byte=0.0)),
+        "processors": (site, free),
         "slow hosts": (replace(site, slow=()), costs),
     }
     return {
