@@ -17,10 +17,10 @@ def error_table() -> list[tuple[int, str, type[Exception]]]:
 def make_error(code: int, message: str, rank: int = -1) -> Exception:
     """Makes, without raising it, the exception of an engine error code."""
 
-def grid_widths(members: int) -> list[int]:
-    """Returns the widths of the levels of a group between hosts, from the lowest up.
+def grid_widths(members: int, num_bytes: int = 0) -> list[int]:
+    """Returns the widths of the levels of an operation between hosts, from the lowest up.
 
-    Empty for one member.
+    Empty for one member. Operations of up to 256 KiB have narrower levels than larger ones.
     """
 
 class CudaArray:

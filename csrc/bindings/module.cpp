@@ -382,8 +382,13 @@ PYBIND11_MODULE(_core, module) {
   lightcc::bindings::register_stats(module);
   lightcc::bindings::register_gpus(module);
   lightcc::bindings::register_cuda_array(module);
-  module.def("grid_widths",
-             &lightcc::grid_widths,
-             "members"_a,
-             "Returns the widths of the levels of a group between hosts, from the lowest up.");
+  module.def(
+      "grid_widths",
+      [](std::size_t members, std::size_t num_bytes) {
+        return num_bytes > lightcc::kNarrowBytes ? lightcc::grid_widths(members, lightcc::kWideRow)
+                                                 : lightcc::grid_widths(members);
+      },
+      "members"_a,
+      "num_bytes"_a = 0,
+      "Returns the widths of the levels of an operation between hosts, from the lowest up.");
 }

@@ -61,10 +61,8 @@ class Buckets:
         self._abreast = site.gpus if variant.two_level else 1
         members = site.hosts if variant.two_level else site.ranks
         self._members = members
-        self.levels = make_levels(members, _core.grid_widths(members))
         self._all = make_levels(members, [members])[0] if members > 1 else None
-        if len(self.levels) == 1:
-            self._all = self.levels[0]
+        self._levels_of: dict[tuple[int, ...], list[Level]] = {}
 
     def chunks(self, sizes: Sequence[int]) -> tuple[list[list[Stage]], int]:
         """Returns the stages of each chunk of a bucket, and how many chunks go side by side.
@@ -83,13 +81,23 @@ class Buckets:
             )
         chunk, depth = self._chunk_bytes(total)
         count = max(1, math.ceil(total / chunk))
-        return [self._within(total / count, list(self._dense(total / count)))] * count, depth
+        # Without blocks the chunks are those of one operation.
+        operation = total / count / self._abreast if self._abreast > 1 else total
+        dense = list(self._dense(total / count, self.levels(operation)))
+        return [self._within(total / count, dense)] * count, depth
+
+    def levels(self, num_bytes: float) -> list[Level]:
+        """Returns the levels of an operation of `num_bytes` between hosts, from the lowest up."""
+        widths = tuple(_core.grid_widths(self._members, int(num_bytes)))
+        if widths not in self._levels_of:
+            self._levels_of[widths] = make_levels(self._members, widths)
+        return self._levels_of[widths]
 
     def _chunk_bytes(self, total: int) -> tuple[float, int]:
         members = self._members
         if self._abreast > 1:
             return max(_MIN_CHUNK, math.sqrt(total * _CHUNK_FACTOR)), _GRID_DEPTH
-        row = self.levels[0].width if len(self.levels) > 1 else members
+        row = self.levels(total)[0].width
         piece = min(max(_MIN_PIECE, total / (row * _DIRECT_DEPTH)), _MAX_PIECE)
         if row > 2:
             piece = min(piece, _STAGING / (_DIRECT_DEPTH * (row - 1)))
@@ -104,10 +112,10 @@ class Buckets:
         half = Work(data * self._costs.host_s_per_byte / 2)
         return [half, *between, half]
 
-    def _dense(self, data: float) -> Iterator[Stage]:
+    def _dense(self, data: float, levels: list[Level]) -> Iterator[Stage]:
         """Yields an all-reduce: to the owners of shares, level by level, and back."""
         back: list[Stage] = []
-        for level in self.levels:
+        for level in levels:
             each = data / self._abreast
             if each <= _MAX_FLOOD and (level.width - 1) * each <= _MAX_FLOOD_IN_ALL:
                 yield Exchange(level, data, whole=True)
@@ -133,12 +141,12 @@ class Buckets:
         lists = data * ratio * (INDEX_BYTES + GRADIENT_BYTES) / GRADIENT_BYTES
         way = topk_way(hosts, ratio)
         if way == "dense":
-            return [*compress, *self._dense(data)]
+            return [*compress, *self._dense(data, self.levels(data / self._abreast))]
         headers = Exchange(self._all, _HEADER_BYTES * self._abreast, whole=True)
         if way == "pieces":
             return [*compress, headers, Exchange(self._all, lists), *self._gather(data)]
         stages = [*compress, headers]
-        for level in self.levels:
+        for level in self.levels(lists * hosts / self._abreast):
             stages.append(Exchange(level, lists, whole=True))
             lists *= level.width
         return stages
@@ -146,7 +154,7 @@ class Buckets:
     def _gather(self, data: float) -> list[Stage]:
         """Returns an all-gather of equal parts of `data`, down the levels."""
         stages: list[Stage] = []
-        for level in self.levels:
+        for level in self.levels(data / self._abreast):
             stages.insert(0, Exchange(level, data))
             data /= level.width
         return stages

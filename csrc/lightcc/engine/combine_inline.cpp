@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lightcc/collectives/grid/grid_order.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -44,7 +45,7 @@ class Combiner {
     for (std::size_t i = 0; i < members.size(); ++i) {
       sources.push_back(all[i]);
     }
-    combine_levels(sources, known.widths, reduction, result);
+    combine(sources, known.widths, reduction, result);
     return true;
   }
 
@@ -80,42 +81,24 @@ class Combiner {
         sources.push_back(inputs[member]);
       }
       const auto sum = std::span(sums).subspan(block * result.size(), result.size());
-      combine(sources, within_blocks(reduction), sum);
+      combine(sources, {}, within_blocks(reduction), sum);
       of_blocks.push_back({.data = sum.data(), .prescale = true});
     }
-    combine_levels(of_blocks, known.block_widths, between_blocks(reduction), result);
+    combine(of_blocks, known.block_widths, between_blocks(reduction), result);
   }
 
-  /// As a NetGroup does it whose levels have these widths, from the lowest up.
-  void combine_levels(std::span<const ReduceSource> sources,
-                      std::span<const std::size_t> widths,
-                      const Reduction& reduction,
-                      std::span<std::byte> result) const {
-    if (widths.size() <= 1) {
-      combine(sources, reduction, result);
-      return;
-    }
-    const GridShape shape{.members = sources.size(), .width = widths.front()};
-    Bytes sums(shape.rows() * result.size());
-    std::vector<ReduceSource> of_rows;
-    for (std::size_t row = 0; row < shape.rows(); ++row) {
-      const auto sum = std::span(sums).subspan(row * result.size(), result.size());
-      combine(
-          sources.subspan(row * shape.width, shape.members_of(row)), within_blocks(reduction), sum);
-      of_rows.push_back({.data = sum.data(), .prescale = true});
-    }
-    combine_levels(of_rows, widths.subspan(1), between_blocks(reduction), result);
-  }
-
+  /// As a NetGroup does it whose levels have these widths, from the lowest up; none: one row.
   void combine(std::span<const ReduceSource> sources,
+               std::span<const std::size_t> widths,
                const Reduction& reduction,
                std::span<std::byte> result) const {
-    reduce(sources,
-           result.data(),
-           nullptr,
-           result.size() / element_size(reduction.dtype),
-           reduction,
-           simd_);
+    reduce_in_levels(sources,
+                     widths,
+                     result.data(),
+                     nullptr,
+                     result.size() / element_size(reduction.dtype),
+                     reduction,
+                     simd_);
   }
 
   const Known& known_of(std::uint32_t process_set, const std::vector<std::int32_t>& members) {

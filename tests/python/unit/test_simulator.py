@@ -66,9 +66,14 @@ def test_levels_reach_everybody_and_every_share_is_owned(members: int) -> None:
     assert (knows == members - 1).all()  # The last one's news has come to all.
 
 
-@pytest.mark.parametrize(("members", "widths"), [(2, [2]), (4, [4]), (16, [4, 4]), (64, [4, 4, 4])])
-def test_grids_that_divide_send_as_little_as_possible(members: int, widths: list[int]) -> None:
-    assert _core.grid_widths(members) == widths
+@pytest.mark.parametrize(
+    ("members", "num_bytes", "widths"),
+    [(2, 0, [2]), (4, 0, [2, 2]), (4, 1 << 20, [4]), (16, 0, [2] * 4), (64, 1 << 20, [4, 4, 4])],
+)
+def test_grids_that_divide_send_as_little_as_possible(
+    members: int, num_bytes: int, widths: list[int]
+) -> None:
+    assert _core.grid_widths(members, num_bytes) == widths
     sent, data = np.zeros(members), 1.0
     for level in make_levels(members, widths):
         sent += 2 * level.shares * data

@@ -10,10 +10,10 @@ namespace lightcc {
 namespace {
 
 // Microseconds on Ethernet between hosts (docs/benchmarks.md): what a message takes to arrive, what
-// it takes of the processor at one end, and what 64 KiB take at 10 Gb/s.
+// one sent and one received take of a processor, and what 64 KiB take at 2.5 Gb/s.
 constexpr std::size_t kLatency = 25;
-constexpr std::size_t kMessage = 13;
-constexpr std::size_t kData = 52;
+constexpr std::size_t kMessage = 26;
+constexpr std::size_t kData = 208;
 constexpr std::size_t kUnit = 1000;  // What all the data counts.
 
 struct Split {
@@ -63,8 +63,7 @@ Split best_split(std::size_t members, std::map<std::size_t, Split>& known) {
       best = split;
     }
   }
-  // One more rounding of float16 and one more pass over the data should buy something.
-  if (members <= kMaxRowWidth && (best.levels == 0 || best.cost() * 16 > one_row.cost() * 15)) {
+  if (members <= kMaxRowWidth && (best.levels == 0 || one_row.cost() <= best.cost())) {
     best = one_row;
   }
   known[members] = best;
@@ -87,13 +86,28 @@ std::size_t grid_width(std::size_t members) {
   return best_split(members, known).width;
 }
 
-std::vector<std::size_t> grid_widths(std::size_t members) {
+std::vector<std::size_t> grid_widths(std::size_t members, std::size_t max_width) {
   std::vector<std::size_t> widths;
   while (members > 1) {
-    widths.push_back(grid_width(members));
+    widths.push_back(grid_row(members, max_width).width);
     members = (members + widths.back() - 1) / widths.back();
   }
   return widths;
+}
+
+GridRow grid_row(std::size_t members, std::size_t max_width) {
+  GridRow row;
+  std::size_t rows = members;
+  while (rows > 1) {
+    const std::size_t width = grid_width(rows);
+    if (!row.order.empty() && std::min(row.width * width, members) > max_width) {
+      break;
+    }
+    row.width = std::min(row.width * width, members);
+    row.order.push_back(width);
+    rows = (rows + width - 1) / width;
+  }
+  return row;
 }
 
 }  // namespace lightcc

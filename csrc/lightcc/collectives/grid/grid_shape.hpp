@@ -11,7 +11,8 @@
 //   order            members of a row in order, then rows in order, for every element alike
 //
 // What the levels are is thus a function of n alone: bits do not depend on sizes, chunks or
-// algorithms.
+// algorithms. Narrow levels have few messages, and wide ones overlap better. So large operations
+// take several levels as one, whose members combine in the order that these levels have.
 #pragma once
 
 #include <cstddef>
@@ -52,11 +53,24 @@ struct GridShape {
 /// which has at most kMaxRowWidth. Columns are arranged by the same function of their rows.
 ///
 /// It is the width for which an all-reduce of 64 KiB takes least by a model: each level costs one
-/// latency and the processor time of a message to each other member of a row. A member that owns
-/// several shares takes part in as many columns. The model's figures are constants.
+/// latency, and the processor time of a message to and from each other member of a row. A member
+/// that owns several shares takes part in as many columns. The model's figures are constants.
 LIGHTCC_EXPORT std::size_t grid_width(std::size_t members);
 
-/// The widths of all levels from the lowest up; empty for one member.
-LIGHTCC_EXPORT std::vector<std::size_t> grid_widths(std::size_t members);
+/// The widths of all levels from the lowest up; empty for one member. With `max_width`, levels that
+/// together have up to so many members are one.
+LIGHTCC_EXPORT std::vector<std::size_t> grid_widths(std::size_t members, std::size_t max_width = 1);
+
+/// The `max_width` of operations of more than kNarrowBytes. Up to there messages cost more than
+/// what the overlap of a wide row saves.
+inline constexpr std::size_t kWideRow = 7;
+inline constexpr std::size_t kNarrowBytes = std::size_t{256} << 10;
+
+/// The lowest of these levels.
+struct GridRow {
+  std::size_t width = 1;
+  std::vector<std::size_t> order;  ///< The widths of the narrow levels that it is.
+};
+LIGHTCC_EXPORT GridRow grid_row(std::size_t members, std::size_t max_width);
 
 }  // namespace lightcc

@@ -2,9 +2,9 @@
 //
 // The bucket (N bytes over all tensors) is cut into chunks and each chunk into n pieces; member j
 // owns the j-th piece of every chunk. For each chunk every member sends every other the piece that
-// the other owns (a "share", S), combines what it gets with its own in member order 0 .. n-1, and
-// sends the outcome to everybody (a "result", R). One owner and one order per element: the bits
-// depend on the inputs alone.
+// the other owns (a "share", S), combines what it gets with its own in the order of the row's
+// levels (grid_order.hpp), and sends the outcome to everybody (a "result", R). One owner and one
+// order per element: the bits depend on the inputs alone.
 //
 //   steps           2 per chunk (each a full exchange); chunks overlap, so about chunks + 1 in all
 //   bytes sent by each member   (n-1)/n N of shares + (n-1)/n N of results = 2 (n-1)/n N,
@@ -43,6 +43,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/chunk_schedule.hpp"
+#include "lightcc/collectives/grid/grid_order.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -382,12 +383,13 @@ class NetExchange final : public NetWork {
       const bool to_result = span.out == nullptr || (in_results && levels_ != nullptr);
       std::byte* const out = to_result ? result : span.out;
       if (out != nullptr) {
-        reduce(std::span(sources).first(size),
-               out,
-               out == result ? nullptr : result,
-               span.count,
-               reduction_,
-               links().options().simd);
+        reduce_in_levels(std::span(sources).first(size),
+                         links().order(),
+                         out,
+                         out == result ? nullptr : result,
+                         span.count,
+                         reduction_,
+                         links().options().simd);
       }
     });
   }

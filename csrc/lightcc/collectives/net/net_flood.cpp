@@ -1,7 +1,7 @@
 // All-reduce of very small buckets within a row: one hop.
 //
-// Every member sends its whole input (N bytes) to every other and combines all n inputs itself, in
-// member order, as an owner of the direct exchange would: the same bits, for less waiting.
+// Every member sends its whole input (N bytes) to every other and combines all n inputs itself, as
+// an owner of the direct exchange would: the same bits, for less waiting.
 //
 //   steps   1
 //   bytes sent by each member   (n-1) N
@@ -17,6 +17,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/grid/grid_order.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
@@ -92,12 +93,13 @@ class NetFlood final : public NetWork {
       for (std::size_t member = 0; member < size; ++member) {
         sources[member].data = inputs_ + member * slot_bytes_ + offset * element;
       }
-      reduce(std::span(sources).first(size),
-             span.out,
-             nullptr,
-             span.count,
-             reduction_,
-             links().options().simd);
+      reduce_in_levels(std::span(sources).first(size),
+                       links().order(),
+                       span.out,
+                       nullptr,
+                       span.count,
+                       reduction_,
+                       links().options().simd);
     });
   }
   std::byte* input_of(int member) const {

@@ -17,10 +17,12 @@
 // Each algorithm's file states its steps and bytes; docs/inside/algorithms.md collects them. Levels
 // are those of a GridGroup, whose rows and columns are groups of this kind again.
 //
-// Invariants. In a row one owner combines each element in member order, and grid_shape says in
-// which order rows follow, so bits do not depend on sizes, chunks or algorithm. Whatever a Work
-// holds of the caller's memory is given back when it is destroyed: a Work that did not finish
-// cancels the channels, and with them all levels of the group.
+// Small operations and large ones have levels of their own, over the same channels (grid_shape).
+//
+// Invariants. One owner combines each element of a row in the order of its members or of the narrow
+// levels that it stands for, and grid_shape says in which order rows follow, so bits do not depend
+// on sizes, chunks or algorithm. Whatever a Work holds of the caller's memory is given back when it
+// is destroyed: a Work that did not finish cancels the channels, and with them all levels.
 //
 // Not handled. Silence of a peer (the transport's timeout turns it into an error), waiting (whoever
 // advances the Works polls the transport), and which rank failed first (the engine's business).
@@ -129,14 +131,17 @@ class NetGroup final : public Group {
 /// levels send it nearly twice.
 constexpr std::size_t kMaxChainMembers = 64;
 
-/// The group of `members`, of which `members[rank]` is this one: a row, or levels of rows.
+/// The group of `members`, of which `members[rank]` is this one: a row, or levels of rows. Levels
+/// that together have up to `max_width` members are one.
 std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
                                    const std::vector<std::size_t>& members,
-                                   std::size_t rank) {
+                                   std::size_t rank,
+                                   std::size_t max_width) {
+  const GridRow lowest = grid_row(members.size(), max_width);
   const auto links_of = [&](std::vector<std::size_t> of, std::size_t own) {
-    return std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own));
+    return std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own), lowest.order);
   };
-  const GridShape shape{.members = members.size(), .width = grid_width(members.size())};
+  const GridShape shape{.members = members.size(), .width = lowest.width};
   if (shape.rows() == 1) {
     return make_checked_group(std::make_unique<NetGroup>(links_of(members, rank)));
   }
@@ -152,7 +157,7 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
       column.push_back(members[owner]);
     }
     auto& groups = index == 0 ? levels.inter : levels.other_columns;
-    groups.push_back(make_levels(channels, column, row));
+    groups.push_back(make_levels(channels, column, row, max_width));
   }
   auto grid = make_grid_state(
       std::move(levels),
@@ -170,6 +175,77 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
   return make_grid_group(std::make_unique<NetGroup>(links_of(members, rank)), std::move(grid));
 }
 
+/// Small operations take narrow levels, which have the fewest messages. Large ones take wide
+/// levels, whose pieces overlap, and so do those that no level helps. The bits are the same.
+class NetGroupBySize final : public Group {
+ public:
+  NetGroupBySize(std::unique_ptr<Group> narrow,
+                 std::unique_ptr<Group> wide,
+                 std::size_t narrow_bytes)
+      : narrow_(std::move(narrow)), wide_(std::move(wide)), narrow_bytes_(narrow_bytes) {}
+
+  int rank() const override { return wide_->rank(); }
+  int size() const override { return wide_->size(); }
+
+  std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
+                                  const Reduction& reduction) override {
+    std::size_t count = 0;
+    for (const TensorSpan& tensor : tensors) {
+      count += tensor.count;
+    }
+    return of(count * element_size(reduction.dtype)).allreduce(std::move(tensors), reduction);
+  }
+  std::unique_ptr<Work> reduce_scatter(const std::byte* in,
+                                       std::byte* out,
+                                       std::vector<std::size_t> counts,
+                                       const Reduction& reduction) override {
+    return of(counts, reduction.dtype).reduce_scatter(in, out, std::move(counts), reduction);
+  }
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override {
+    Group& group = of(counts, reduction.dtype);
+    return group.reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+  }
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override {
+    Group& group = of(counts, dtype);
+    return group.allgather_bucket(std::move(tensors), std::move(counts), dtype);
+  }
+  std::unique_ptr<Work> allgather(const std::byte* in,
+                                  std::byte* out,
+                                  std::vector<std::size_t> bytes) override {
+    return of(bytes, DataType::kUint8).allgather(in, out, std::move(bytes));
+  }
+  std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
+    return wide_->broadcast(data, bytes, root);
+  }
+  std::unique_ptr<Work> alltoall(const std::byte* in,
+                                 std::vector<std::size_t> send_bytes,
+                                 std::byte* out,
+                                 std::vector<std::size_t> recv_bytes) override {
+    return wide_->alltoall(in, std::move(send_bytes), out, std::move(recv_bytes));
+  }
+  std::unique_ptr<Work> send(const std::byte* in, std::size_t bytes, int peer) override {
+    return wide_->send(in, bytes, peer);
+  }
+  std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) override {
+    return wide_->recv(out, bytes, peer);
+  }
+  std::unique_ptr<Work> barrier() override { return wide_->barrier(); }
+
+ private:
+  Group& of(std::size_t bytes) { return bytes <= narrow_bytes_ ? *narrow_ : *wide_; }
+  Group& of(const std::vector<std::size_t>& counts, DataType dtype) {
+    return of(std::reduce(counts.begin(), counts.end()) * element_size(dtype));
+  }
+
+  std::unique_ptr<Group> narrow_;
+  std::unique_ptr<Group> wide_;
+  std::size_t narrow_bytes_;
+};
+
 }  // namespace
 
 std::unique_ptr<Group> make_net_group(Transport& transport,
@@ -186,7 +262,12 @@ std::unique_ptr<Group> make_net_group(Transport& transport,
   const auto own = static_cast<std::size_t>(rank);
   const auto channels =
       std::make_shared<NetChannels>(transport, std::move(members), own, process_set, lane, rounded);
-  return make_levels(channels, all, own);
+  auto wide = make_levels(channels, all, own, kWideRow);
+  if (grid_widths(all.size()) == grid_widths(all.size(), kWideRow)) {
+    return wide;
+  }
+  return std::make_unique<NetGroupBySize>(
+      make_levels(channels, all, own, 1), std::move(wide), options.narrow_bytes);
 }
 
 }  // namespace lightcc

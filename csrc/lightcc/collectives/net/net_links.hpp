@@ -24,13 +24,21 @@ namespace lightcc {
 
 class NetLinks {
  public:
-  /// `members` are numbers of `channels`' own, and `members[rank]` is this one.
-  NetLinks(std::shared_ptr<NetChannels> channels, std::vector<std::size_t> members, int rank)
-      : channels_(std::move(channels)), members_(std::move(members)), rank_(rank) {}
+  /// `members` are numbers of `channels`' own, and `members[rank]` is this one. They combine in the
+  /// order of levels that have the widths `order` (grid_order.hpp).
+  NetLinks(std::shared_ptr<NetChannels> channels,
+           std::vector<std::size_t> members,
+           int rank,
+           std::vector<std::size_t> order)
+      : channels_(std::move(channels)),
+        members_(std::move(members)),
+        rank_(rank),
+        order_(std::move(order)) {}
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   const NetGroupOptions& options() const { return channels_->options(); }
+  const std::vector<std::size_t>& order() const { return order_; }
   /// The member `distance` places after (before, if negative) this one.
   int neighbour(int distance) const { return (rank_ + size() + distance % size()) % size(); }
 
@@ -58,6 +66,7 @@ class NetLinks {
   std::shared_ptr<NetChannels> channels_;
   std::vector<std::size_t> members_;
   int rank_;
+  std::vector<std::size_t> order_;
   std::unique_ptr<Line[]> scratch_;  // NOLINT(modernize-avoid-c-arrays): not to be initialised
   std::size_t scratch_lines_ = 0;
 };

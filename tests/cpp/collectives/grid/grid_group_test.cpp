@@ -28,6 +28,7 @@ using testing::GridRank;
 using testing::GridShape;
 using testing::inputs_of;
 using testing::name_of;
+using testing::net_reference;
 using testing::on_grid;
 using testing::pattern;
 using testing::pointers;
@@ -245,8 +246,7 @@ TEST(GridGroup, many_operations_in_a_row_keep_their_order_on_bad_links) {
 }
 
 TEST(GridGroup, larger_buckets_and_other_operations_are_left_to_the_flat_group) {
-  GridShape shape = kShapes[0];
-  shape.max_bytes = 4000;
+  GridShape shape{.blocks = 2, .members = 2, .max_bytes = 4000, .interleaved = true};
   on_grid(shape, FaultPlan(1), [&](const GridRank& me) {
     for (const std::size_t count : {std::size_t{1000}, std::size_t{1001}}) {
       const auto inputs = inputs_of(shape, DataType::kFloat32, count);
@@ -255,7 +255,7 @@ TEST(GridGroup, larger_buckets_and_other_operations_are_left_to_the_flat_group) 
           {{.in = data.data(), .out = data.data(), .count = 500},
            {.in = data.data() + 2000, .out = data.data() + 2000, .count = count - 500}},
           {}));
-      const Buffer flat = reference(pointers(inputs), count, {});
+      const Buffer flat = net_reference(pointers(inputs), count, {});
       const Buffer two_level = grid_reference(shape, pointers(inputs), count, {});
       ASSERT_NE(flat, two_level) << "the numbers do not tell the groups apart";
       ASSERT_EQ(data, count * 4 <= shape.max_bytes ? two_level : flat);

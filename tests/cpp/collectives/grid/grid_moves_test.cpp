@@ -29,6 +29,7 @@ using testing::GridRank;
 using testing::GridShape;
 using testing::inputs_of;
 using testing::name_of;
+using testing::net_reference;
 using testing::on_grid;
 using testing::pattern;
 using testing::pointers;
@@ -223,13 +224,12 @@ TEST(GridMoves, different_operations_follow_each_other_on_bad_links) {
 }
 
 TEST(GridMoves, what_is_larger_or_wrong_is_left_to_the_flat_group) {
-  GridShape shape = kShapes[0];
-  shape.max_bytes = 4000;
+  GridShape shape{.blocks = 2, .members = 2, .max_bytes = 4000, .interleaved = true};
   on_grid(shape, FaultPlan(1), [&](const GridRank& me) {
     for (const std::size_t count : {std::size_t{250}, std::size_t{251}}) {
       const Counts counts(4, count);
       const auto inputs = inputs_of(shape, DataType::kFloat32, count * 4);
-      const Buffer flat = reference(pointers(inputs), count * 4, {});
+      const Buffer flat = net_reference(pointers(inputs), count * 4, {});
       const Buffer two_level = grid_reference(shape, pointers(inputs), count * 4, {});
       ASSERT_NE(flat, two_level) << "the numbers do not tell the groups apart";
       Buffer out(count * 4);

@@ -41,8 +41,13 @@ struct Played {
   std::vector<std::size_t> peers;  ///< Others to which there are messages.
 };
 
-void play(const std::vector<Sum>& inputs, const Members& group, double data, Played& played) {
-  const GridShape shape{.members = group.size(), .width = grid_width(group.size())};
+/// Levels that together have up to `max_width` members are one.
+void play(const std::vector<Sum>& inputs,
+          const Members& group,
+          double data,
+          std::size_t max_width,
+          Played& played) {
+  const GridShape shape{.members = group.size(), .width = grid_row(group.size(), max_width).width};
   ASSERT_GE(shape.width, 1U);
   ASSERT_LE(shape.width, kMaxRowWidth);
   std::vector<Sum> sums;
@@ -82,7 +87,7 @@ void play(const std::vector<Sum>& inputs, const Members& group, double data, Pla
     for (const std::size_t owner : shape.column(share)) {
       column.push_back(group[owner]);
     }
-    play(sums, column, data / static_cast<double>(shape.width), played);
+    play(sums, column, data / static_cast<double>(shape.width), max_width, played);
   }
 }
 
@@ -94,22 +99,24 @@ TEST(GridShape, every_element_has_all_inputs_in_member_order_and_bytes_are_optim
     for (const std::size_t member : all) {
       inputs.push_back({.first = member, .count = 1});
     }
-    Played played{
-        std::vector<Sum>(members), std::vector<double>(members), std::vector<std::size_t>(members)};
-    play(inputs, all, 1.0, played);
-    if (::testing::Test::HasFatalFailure()) {
-      FAIL() << members << " members";
+    for (const std::size_t max_width : {1U, 7U}) {
+      Played played{std::vector<Sum>(members),
+                    std::vector<double>(members),
+                    std::vector<std::size_t>(members)};
+      play(inputs, all, 1.0, max_width, played);
+      if (::testing::Test::HasFatalFailure()) {
+        FAIL() << members << " members";
+      }
+      double sent = 0;
+      for (const std::size_t member : all) {
+        ASSERT_EQ(played.combined[member], (Sum{.first = 0, .count = members})) << members;
+        ASSERT_LE(played.peers[member], 64U) << members << " members, member " << member;
+        ASSERT_LE(played.sent[member], 2.75) << members << " members, member " << member;
+        sent += played.sent[member];
+      }
+      const double bound = 2 * static_cast<double>(members - 1);
+      ASSERT_NEAR(sent, bound, 1e-6 * (1 + bound)) << members << " members";
     }
-    double sent = 0;
-    for (const std::size_t member : all) {
-      ASSERT_EQ(played.combined[member], (Sum{.first = 0, .count = members})) << members;
-      // Sixteen others at most on each of log4(n) levels, and several columns in a shorter row.
-      ASSERT_LE(played.peers[member], 64U) << members << " members, member " << member;
-      ASSERT_LE(played.sent[member], 2.75) << members << " members, member " << member;
-      sent += played.sent[member];
-    }
-    const double bound = 2 * static_cast<double>(members - 1);
-    ASSERT_NEAR(sent, bound, 1e-6 * (1 + bound)) << members << " members";
   }
 }
 
@@ -128,9 +135,21 @@ TEST(GridShape, messages_grow_with_the_logarithm) {
     EXPECT_LE(widths.size(), std::max<std::size_t>(1, bits)) << members;
   }
   EXPECT_EQ(grid_widths(1), std::vector<std::size_t>());
-  EXPECT_EQ(grid_widths(4), std::vector<std::size_t>({4}));
-  EXPECT_EQ(grid_widths(16), std::vector<std::size_t>({4, 4}));
-  EXPECT_EQ(grid_widths(1024), std::vector<std::size_t>({4, 4, 4, 4, 4}));
+  EXPECT_EQ(grid_widths(7), std::vector<std::size_t>({7}));
+  EXPECT_EQ(grid_widths(16), std::vector<std::size_t>({2, 2, 2, 2}));
+  EXPECT_EQ(grid_widths(1024), std::vector<std::size_t>(10, 2));
+}
+
+TEST(GridShape, a_wide_row_is_as_many_of_the_lowest_levels_as_it_holds) {
+  const auto row = [](std::size_t members, std::size_t max_width) {
+    const GridRow lowest = grid_row(members, max_width);
+    return std::pair(lowest.width, lowest.order);
+  };
+  using Order = std::vector<std::size_t>;
+  EXPECT_EQ(row(16, 1), std::pair(std::size_t{2}, Order({2})));
+  EXPECT_EQ(row(16, 7), std::pair(std::size_t{4}, Order({2, 2})));
+  EXPECT_EQ(row(6, 7), std::pair(std::size_t{6}, Order({3, 2})));
+  EXPECT_EQ(row(1, 7), std::pair(std::size_t{1}, Order()));
 }
 
 TEST(GridShape, two_members_meet_in_one_row_or_column_alone) {

@@ -18,6 +18,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net/net_group.hpp"
 #include "lightcc/collectives/shm/shm_group.hpp"
@@ -195,12 +196,17 @@ inline std::vector<const Buffer*> pointers(const std::vector<Buffer>& buffers) {
   return result;
 }
 
-/// What a grid makes of the ranks' contributions (null: zeros): each block in order with the
-/// prescale, then the blocks in order with the postscale.
-inline Buffer grid_reference(const GridShape& shape,
-                             const std::vector<const Buffer*>& contributions,
-                             std::size_t count,
-                             const Reduction& reduction) {
+using Contributions = std::vector<const Buffer*>;
+
+inline Buffer net_reference(const Contributions& contributions,
+                            std::size_t count,
+                            const Reduction& reduction);
+
+/// Each block in order with the prescale, then the blocks as the members of a NetGroup with the
+/// postscale.
+inline Buffer block_reference(const std::vector<Contributions>& blocks,
+                              std::size_t count,
+                              const Reduction& reduction) {
   // A sum of float16 could overflow before its average is taken.
   const bool early = reduction.dtype == DataType::kFloat16 && reduction.op == ReduceOp::kSum &&
                      reduction.postscale < 1.0;
@@ -210,19 +216,45 @@ inline Buffer grid_reference(const GridShape& shape,
   second.prescale = 1.0;
   second.postscale = early ? 1.0 : reduction.postscale;
   std::vector<Buffer> sums;
-  for (int block = 0; block < shape.blocks; ++block) {
-    std::vector<const Buffer*> of_block;
-    for (int member = 0; member < shape.members; ++member) {
-      of_block.push_back(contributions[static_cast<std::size_t>(shape.rank_of(block, member))]);
+  sums.reserve(blocks.size());
+  Contributions of_blocks;
+  for (const Contributions& block : blocks) {
+    of_blocks.push_back(&sums.emplace_back(reference(block, count, first)));
+  }
+  return net_reference(of_blocks, count, second);
+}
+
+/// What a NetGroup makes of its members' contributions (null: zeros).
+inline Buffer net_reference(const Contributions& contributions,
+                            std::size_t count,
+                            const Reduction& reduction) {
+  const std::size_t width = grid_width(contributions.size());
+  if (width >= contributions.size()) {
+    return reference(contributions, count, reduction);
+  }
+  std::vector<Contributions> rows;
+  for (std::size_t i = 0; i < contributions.size(); ++i) {
+    if (i % width == 0) {
+      rows.emplace_back();
     }
-    sums.push_back(reference(of_block, count, first));
+    rows.back().push_back(contributions[i]);
   }
-  std::vector<const Buffer*> of_blocks;
-  of_blocks.reserve(sums.size());
-  for (const Buffer& sum : sums) {
-    of_blocks.push_back(&sum);
+  return block_reference(rows, count, reduction);
+}
+
+/// What a grid makes of the ranks' contributions.
+inline Buffer grid_reference(const GridShape& shape,
+                             const Contributions& contributions,
+                             std::size_t count,
+                             const Reduction& reduction) {
+  std::vector<Contributions> blocks(static_cast<std::size_t>(shape.blocks));
+  for (int block = 0; block < shape.blocks; ++block) {
+    for (int member = 0; member < shape.members; ++member) {
+      blocks[static_cast<std::size_t>(block)].push_back(
+          contributions[static_cast<std::size_t>(shape.rank_of(block, member))]);
+    }
   }
-  return reference(of_blocks, count, second);
+  return block_reference(blocks, count, reduction);
 }
 
 }  // namespace lightcc::testing

@@ -112,7 +112,8 @@ TEST(NetBytes, reduce_scatter_and_allgather_send_each_byte_once_to_every_member_
       return world.group(member).allgather(buffers.input(member), buffers.output(member), counts);
     });
     EXPECT_EQ(total(gathered), static_cast<unsigned>(size - 1) * bytes) << size;
-    for (std::size_t i = 0; size < 8 && i < sent.size(); ++i) {
+    const bool one_row = grid_width(counts.size()) == counts.size();
+    for (std::size_t i = 0; one_row && i < sent.size(); ++i) {
       EXPECT_EQ(sent[i], bytes - counts[i]) << size << " members, member " << i;
       EXPECT_EQ(gathered[i], (sent.size() - 1) * counts[i]) << size << " members, member " << i;
     }

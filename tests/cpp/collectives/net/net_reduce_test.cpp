@@ -317,11 +317,13 @@ void check_bits(const std::vector<std::vector<Number>>& inputs, const Reduction&
   const std::size_t count = inputs.front().size();
   const auto wanted = sum_in_levels(inputs, count, reduction);
   for (const std::size_t chunk : {64U, 1024U, 100000U}) {
-    // Whole, and so small that the one-hop algorithm takes it.
+    // Whole, on narrow levels or on wide ones, and so small that the one-hop algorithm takes it.
     for (const std::size_t tensor : {count, std::size_t{1000}}) {
       NetWorld world(static_cast<int>(size),
                      FaultPlan(chunk).fragment(320),
-                     {.chunk_bytes = chunk, .level_chunk_bytes = 10 * chunk});
+                     {.chunk_bytes = chunk,
+                      .level_chunk_bytes = 10 * chunk,
+                      .narrow_bytes = chunk == 1024 ? kNarrowBytes : 4096});
       auto data = inputs;
       for (std::size_t first = 0; first < count; first += tensor) {
         const std::size_t part = std::min(tensor, count - first);

@@ -41,7 +41,8 @@ struct NetWorld {
   explicit NetWorld(int size,
                     const FaultPlan& plan = FaultPlan(),
                     const NetGroupOptions& options = {.chunk_bytes = 4096,
-                                                      .level_chunk_bytes = 30000},
+                                                      .level_chunk_bytes = 30000,
+                                                      .narrow_bytes = 20000},
                     std::uint32_t lane = 0)
       : seed(plan.seed()), hub(plan), random(plan.seed()) {
     std::vector<NetMember> members;
