@@ -121,7 +121,7 @@ def test_with_free_messages_a_step_takes_what_the_link_takes(hosts: int) -> None
     assert found.step_s == pytest.approx(max(1.0, 0.5 + wire_s(share)))
 
 
-@pytest.mark.parametrize(("hosts", "rows"), [(2, [2]), (4, [4]), (16, [4, 4]), (64, [4, 4, 4])])
+@pytest.mark.parametrize(("hosts", "rows"), [(2, [2]), (4, [2] * 2), (16, [2] * 4), (7, [7])])
 def test_a_small_all_reduce_takes_a_latency_and_its_messages_for_each_level(
     hosts: int, rows: list[int]
 ) -> None:
