@@ -12,7 +12,12 @@ from lightcc import _world
 from lightcc._binding import _core
 from lightcc._warnings import warn_caller
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
-from lightcc.compression import Compression, engine_spec, refuse_engine_compressor
+from lightcc.compression import (
+    Compression,
+    NoneCompressor,
+    engine_spec,
+    refuse_engine_compressor,
+)
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:
@@ -147,7 +152,8 @@ def allreduce(
         >>> hvd.allreduce(np.array([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5) / hvd.size()
         array([0.5, 1. ])
     """
-    sent, context = compression.compress(tensor)
+    is_plain = compression is NoneCompressor
+    sent, context = (tensor, None) if is_plain else compression.compress(tensor)
     handle = _world.current().allreduce(
         sent,
         ONE,
@@ -158,9 +164,11 @@ def allreduce(
         postscale_factor,
         set_id(process_set),
         WAITS,
-        engine_spec(compression),
+        None if is_plain else engine_spec(compression),
     )
-    result: Tensor = compression.decompress(_core.wait(handle), context)
+    result: Tensor = _core.wait(handle)
+    if not is_plain:
+        result = compression.decompress(result, context)
     return result
 
 
