@@ -37,6 +37,31 @@ std::vector<TensorSpan> blocks_of(const std::byte* in,
   return blocks;
 }
 
+std::vector<TensorSpan> gathered_blocks(const std::byte* in,
+                                        std::byte* out,
+                                        const std::vector<std::size_t>& bytes,
+                                        int own) {
+  std::vector<TensorSpan> blocks;
+  blocks.reserve(bytes.size());
+  for (std::size_t member = 0; member < bytes.size(); ++member) {
+    const bool is_own = member == static_cast<std::size_t>(own);
+    blocks.push_back({.in = is_own ? in : nullptr, .out = out, .count = bytes[member]});
+    out += bytes[member];
+  }
+  return blocks;
+}
+
+void count_bytes(std::vector<TensorSpan>& tensors,
+                 std::vector<std::size_t>& counts,
+                 std::size_t element_bytes) {
+  for (TensorSpan& tensor : tensors) {
+    tensor.count *= element_bytes;
+  }
+  for (std::size_t& count : counts) {
+    count *= element_bytes;
+  }
+}
+
 BucketView::BucketView(const std::vector<TensorSpan>& tensors,
                        std::size_t element_bytes,
                        Joining joining)
@@ -66,24 +91,30 @@ std::size_t BucketView::find(std::size_t element) const {
   return after == starts_.begin() ? 0 : static_cast<std::size_t>(after - starts_.begin()) - 1;
 }
 
-const std::byte* BucketView::contiguous_in(ElementRange range) const {
+template <typename Pointer>
+Pointer BucketView::contiguous(Pointer TensorSpan::* side, ElementRange range) const {
   if (range.count == 0) {
     return nullptr;
   }
-  const std::size_t i = find(range.first);
-  const std::size_t skip = range.first - starts_[i];
-  const bool inside = range.count <= spans_[i].count - skip;
-  return inside && spans_[i].in != nullptr ? spans_[i].in + skip * element_bytes_ : nullptr;
+  std::size_t i = find(range.first);
+  if (spans_[i].*side == nullptr) {
+    return nullptr;
+  }
+  const Pointer begin = spans_[i].*side + (range.first - starts_[i]) * element_bytes_;
+  for (++i; i < spans_.size() && starts_[i] < range.first + range.count; ++i) {
+    if (spans_[i].*side != begin + (starts_[i] - range.first) * element_bytes_) {
+      return nullptr;
+    }
+  }
+  return begin;
+}
+
+const std::byte* BucketView::contiguous_in(ElementRange range) const {
+  return contiguous(&TensorSpan::in, range);
 }
 
 std::byte* BucketView::contiguous_out(ElementRange range) const {
-  if (range.count == 0) {
-    return nullptr;
-  }
-  const std::size_t i = find(range.first);
-  const std::size_t skip = range.first - starts_[i];
-  const bool inside = range.count <= spans_[i].count - skip;
-  return inside && spans_[i].out != nullptr ? spans_[i].out + skip * element_bytes_ : nullptr;
+  return contiguous(&TensorSpan::out, range);
 }
 
 void BucketView::pack(ElementRange range, std::byte* into) const {

@@ -28,6 +28,15 @@ std::vector<TensorSpan> blocks_of(const std::byte* in,
                                   const std::vector<std::size_t>& counts,
                                   int own,
                                   std::size_t element_bytes);
+/// The blocks of `out`, likewise, of which only the own one has an input.
+std::vector<TensorSpan> gathered_blocks(const std::byte* in,
+                                        std::byte* out,
+                                        const std::vector<std::size_t>& bytes,
+                                        int own);
+/// Makes bytes of elements.
+void count_bytes(std::vector<TensorSpan>& tensors,
+                 std::vector<std::size_t>& counts,
+                 std::size_t element_bytes);
 
 class BucketView {
  public:
@@ -76,6 +85,8 @@ class BucketView {
  private:
   /// Index of the span that holds `element`.
   std::size_t find(std::size_t element) const;
+  template <typename Pointer>
+  Pointer contiguous(Pointer TensorSpan::* side, ElementRange range) const;
 
   std::vector<TensorSpan> spans_;    ///< None empty.
   std::vector<std::size_t> starts_;  ///< First element of each span.

@@ -75,7 +75,8 @@ class Group {
                                                       std::vector<std::size_t> counts,
                                                       const Reduction& reduction) = 0;
   /// The second half. Every member's own part is read from its tensors' `in` (nowhere null there),
-  /// and reaches the `out` of all members, the own one included.
+  /// and reaches the `out` of all members, the own one included. As with all counts, those of the
+  /// tensors are the same on every member.
   virtual std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                                  std::vector<std::size_t> counts,
                                                  DataType dtype) = 0;

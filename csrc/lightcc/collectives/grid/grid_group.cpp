@@ -49,6 +49,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -57,7 +58,6 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/checked_group.hpp"
-#include "lightcc/collectives/gather_bucket.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/grid/grid_work.hpp"
@@ -85,14 +85,15 @@ class GridGroup final : public Group {
     if (!fit(counts, element_size(reduction.dtype))) {
       return flat_->allreduce(std::move(tensors), reduction);
     }
-    const auto joining =
-        is_host_memory() ? BucketView::Joining::kNeighbours : BucketView::Joining::kNothing;
-    BucketView bucket(tensors, element_size(reduction.dtype), joining);
-    const std::size_t bytes = bucket.total_elements() * bucket.element_bytes();
+    const std::size_t element = element_size(reduction.dtype);
     const GridGroupOptions& options = state_->options;
-    if (options.exchange && bytes > options.flood_bytes && state_->status.ok()) {
-      return options.exchange(state_, std::move(bucket), reduction);
+    if (options.exchange && state_->status.ok() &&
+        std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element >
+            options.flood_bytes) {
+      return options.exchange(state_, BucketView(tensors, element), reduction);
     }
+    // Groups are given the same pieces on all members.
+    BucketView bucket(tensors, element, BucketView::Joining::kNothing);
     return on_levels([&] { return make_allreduce_stages(*state_, std::move(bucket), reduction); });
   }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
@@ -111,10 +112,8 @@ class GridGroup final : public Group {
     if (!is_host_memory() || !fit(counts, element_size(reduction.dtype))) {
       return flat_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
     }
-    return on_levels([&] {
-      return make_reduce_scatter_stages(
-          *state_, BucketView(tensors, element_size(reduction.dtype)), counts, reduction);
-    });
+    return on_levels(
+        [&] { return make_reduce_scatter_stages(*state_, tensors, counts, reduction); });
   }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
@@ -122,7 +121,8 @@ class GridGroup final : public Group {
     if (!is_host_memory() || !fit(counts, element_size(dtype))) {
       return flat_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
     }
-    return make_gather_bucket(*this, tensors, std::move(counts), dtype);
+    count_bytes(tensors, counts, element_size(dtype));
+    return on_levels([&] { return make_allgather_stages(*state_, tensors, counts); });
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
@@ -130,7 +130,8 @@ class GridGroup final : public Group {
     if (!is_host_memory() || !fit(bytes, 1)) {
       return flat_->allgather(in, out, std::move(bytes));
     }
-    return on_levels([&] { return make_allgather_stages(*state_, in, out, bytes); });
+    auto blocks = gathered_blocks(in, out, bytes, rank());
+    return allgather_bucket(std::move(blocks), std::move(bytes), DataType::kUint8);
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
     if (!is_host_memory() || !fit({&bytes, 1}, 1) ||

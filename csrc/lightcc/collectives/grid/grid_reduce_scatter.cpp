@@ -22,11 +22,10 @@ namespace {
 class ReduceScatterStages final : public GridPartStages {
  public:
   ReduceScatterStages(const GridState& state,
-                      BucketView bucket,
+                      const std::vector<TensorSpan>& tensors,
                       const std::vector<std::size_t>& counts,
                       const Reduction& reduction)
-      : GridPartStages(state, counts, element_size(reduction.dtype)),
-        bucket_(std::move(bucket)),
+      : GridPartStages(state, tensors, element_size(reduction.dtype), counts, 0, true),
         reduction_(reduction) {}
 
   std::unique_ptr<Work> start_scatter(std::size_t chunk) override;
@@ -34,23 +33,18 @@ class ReduceScatterStages final : public GridPartStages {
   std::unique_ptr<Work> start_gather(std::size_t) override { return nullptr; }
 
  private:
-  BucketView bucket_;
   Reduction reduction_;
 };
 
 std::unique_ptr<Work> ReduceScatterStages::start_scatter(std::size_t chunk) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts(state().members(), 0);
-  std::vector<std::byte*> results = stages(chunk);
-  for_each_part(chunk, [&](std::size_t share, ElementRange part) {
-    const bool own = owner_of(share) == state().me();
-    std::byte*& result = results[own ? share - state().first_share() : 0];
-    bucket_.for_each_piece(part, [&](const TensorSpan& piece, std::size_t) {
-      spans.push_back({.in = piece.in, .out = own ? result : nullptr, .count = piece.count});
-      result += own ? piece.count * bucket_.element_bytes() : 0;
+  for (std::size_t share = 0; share < state().shape.width; ++share) {
+    for_each_piece(chunk, share, [&](const TensorSpan& piece, std::size_t, std::byte* stage) {
+      spans.push_back({.in = piece.in, .out = stage, .count = piece.count});
+      counts[owner_of(share)] += piece.count;
     });
-    counts[owner_of(share)] += part.count;
-  });
+  }
   return intra().reduce_scatter_bucket(
       std::move(spans), std::move(counts), within_blocks(reduction_));
 }
@@ -62,20 +56,13 @@ std::unique_ptr<Work> ReduceScatterStages::start_exchange(std::size_t chunk, Gro
       return nullptr;
     }
     std::vector<TensorSpan> spans;
-    const std::byte* from = stage(chunk, index);
-    const auto add = [&](std::byte* out, std::size_t count) {
-      spans.push_back({.in = from, .out = out, .count = count});
-      from += count * bucket_.element_bytes();
-    };
-    for (std::size_t block = 0; block < counts.size(); ++block) {
-      if (block != state().block()) {
-        add(nullptr, counts[block]);
-        continue;
-      }
-      bucket_.for_each_piece(
-          part(chunk, block, state().first_share() + index),
-          [&](const TensorSpan& piece, std::size_t) { add(piece.out, piece.count); });
-    }
+    for_each_piece(chunk,
+                   state().first_share() + index,
+                   [&](const TensorSpan& piece, std::size_t block, std::byte* stage) {
+                     spans.push_back({.in = stage,
+                                      .out = block == state().block() ? piece.out : nullptr,
+                                      .count = piece.count});
+                   });
     return others.reduce_scatter_bucket(
         std::move(spans), std::move(counts), between_blocks(reduction_));
   });
@@ -84,10 +71,10 @@ std::unique_ptr<Work> ReduceScatterStages::start_exchange(std::size_t chunk, Gro
 }  // namespace
 
 std::unique_ptr<GridStages> make_reduce_scatter_stages(const GridState& state,
-                                                       BucketView bucket,
+                                                       const std::vector<TensorSpan>& tensors,
                                                        const std::vector<std::size_t>& counts,
                                                        const Reduction& reduction) {
-  return std::make_unique<ReduceScatterStages>(state, std::move(bucket), counts, reduction);
+  return std::make_unique<ReduceScatterStages>(state, tensors, counts, reduction);
 }
 
 }  // namespace lightcc

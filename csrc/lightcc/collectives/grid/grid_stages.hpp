@@ -58,13 +58,12 @@ std::unique_ptr<GridStages> make_allreduce_stages(const GridState& state,
                                                   const Reduction& reduction);
 /// grid_reduce_scatter.cpp
 std::unique_ptr<GridStages> make_reduce_scatter_stages(const GridState& state,
-                                                       BucketView bucket,
+                                                       const std::vector<TensorSpan>& tensors,
                                                        const std::vector<std::size_t>& counts,
                                                        const Reduction& reduction);
-/// grid_gather.cpp
+/// grid_gather.cpp: elements are bytes.
 std::unique_ptr<GridStages> make_allgather_stages(const GridState& state,
-                                                  const std::byte* in,
-                                                  std::byte* out,
+                                                  const std::vector<TensorSpan>& tensors,
                                                   const std::vector<std::size_t>& bytes);
 /// grid_broadcast.cpp
 std::unique_ptr<GridStages> make_broadcast_stages(const GridState& state,

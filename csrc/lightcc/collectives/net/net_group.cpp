@@ -40,7 +40,6 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/checked_group.hpp"
-#include "lightcc/collectives/gather_bucket.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
@@ -84,12 +83,14 @@ class NetGroup final : public Group {
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
                                          DataType dtype) override {
-    return make_gather_bucket(*this, tensors, std::move(counts), dtype);
+    count_bytes(tensors, counts, element_size(dtype));
+    return make_net_gather(links_, tensors, std::move(counts));
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    return make_net_gather(links_, in, out, std::move(bytes));
+    const auto blocks = gathered_blocks(in, out, bytes, rank());
+    return make_net_gather(links_, blocks, std::move(bytes));
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
     return make_net_broadcast(links_, data, bytes, root);
@@ -168,6 +169,7 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
            [row_links](const auto& state, BucketView bucket, const Reduction& reduction) {
              return make_net_exchange(row_links, state, std::move(bucket), reduction);
            },
+       .min_gathered_bytes = lone_tensor_bytes(channels->options().chunk_bytes),
        .flat_broadcast_bytes = shape.members <= kMaxChainMembers
                                    ? std::numeric_limits<std::size_t>::max()
                                    : broadcast_tree_bytes(shape.members),

@@ -45,11 +45,14 @@ constexpr std::size_t flood_bytes(std::size_t members) {
   return members < 2 ? kMaxInput : std::min(kMaxInput, kMaxSent / (members - 1));
 }
 
-/// net_gather.cpp
+/// net_gather.cpp: Group::allgather_bucket(), whose elements are bytes.
 std::unique_ptr<Work> make_net_gather(std::shared_ptr<NetLinks> links,
-                                      const std::byte* in,
-                                      std::byte* out,
+                                      const std::vector<TensorSpan>& tensors,
                                       std::vector<std::size_t> bytes);
+/// A tensor of an all-gather that has so many bytes or more shares no message with another one.
+constexpr std::size_t lone_tensor_bytes(std::size_t chunk_bytes) {
+  return chunk_bytes / 2;
+}
 
 // For any number of members: net_broadcast.cpp, net_alltoall.cpp, net_point.cpp, net_barrier.cpp.
 

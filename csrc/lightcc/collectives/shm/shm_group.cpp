@@ -99,25 +99,12 @@ class ShmGroup final : public Group {
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    std::vector<TensorSpan> blocks;
-    blocks.reserve(bytes.size());
-    for (std::size_t member = 0; member < bytes.size(); ++member) {
-      const bool own = member == state_->windows.rank();
-      blocks.push_back({.in = own ? in : nullptr, .out = out, .count = bytes[member]});
-      out += bytes[member];
-    }
-    return make_shm_gather(state_, blocks, bytes);
+    return make_shm_gather(state_, gathered_blocks(in, out, bytes, rank()), bytes);
   }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
                                          DataType dtype) override {
-    const std::size_t width = element_size(dtype);
-    for (TensorSpan& tensor : tensors) {
-      tensor.count *= width;
-    }
-    for (std::size_t& count : counts) {
-      count *= width;
-    }
+    count_bytes(tensors, counts, element_size(dtype));
     return make_shm_gather(state_, tensors, counts);
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {

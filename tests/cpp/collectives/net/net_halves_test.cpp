@@ -114,22 +114,46 @@ TEST(NetHalves, of_an_allreduce_together_give_the_sum_in_the_tensors) {
   }
 }
 
-TEST(NetHalves, leave_alone_what_a_member_does_not_want) {
-  NetWorld world(2);
-  std::vector<Numbers> own = {Numbers(50, 1.0F), Numbers(50, 2.0F)};
-  std::vector<Numbers> out(2, Numbers(100, 9.0F));
-  world.run_ok(
-      [&](int member) {
-        const auto index = static_cast<std::size_t>(member);
-        std::vector<TensorSpan> tensors(2, TensorSpan{.count = 50});
-        tensors[index].in = at(own[index], 0);
-        tensors[1].out = at(out[index], 50);
-        return world.group(member).allgather_bucket(tensors, {50, 50}, DataType::kFloat32);
-      },
-      "the first part is not wanted");
-  for (const Numbers& result : out) {
-    EXPECT_EQ(Numbers(result.begin(), result.begin() + 50), Numbers(50, 9.0F));
-    EXPECT_EQ(Numbers(result.begin() + 50, result.end()), Numbers(50, 2.0F));
+TEST(NetHalves, gather_many_tensors_apart_in_memory_and_leave_alone_what_is_not_wanted) {
+  for (const int size : {1, 2, 3, 8, 17, 18}) {
+    NetWorld world(size, FaultPlan(static_cast<unsigned>(size)).delay(3).fragment(300));
+    // Some are so large that they share no message, some are empty.
+    std::vector<std::size_t> counts;
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < 400; ++i) {
+      counts.push_back(i % 9 == 0 ? 700 : i % 7 * 20);
+      total += counts.back();
+    }
+    const auto parts = parts_of(size, total);
+    const Numbers wanted = numbers_of(0, total);
+    std::vector<std::vector<Numbers>> ins(static_cast<std::size_t>(size));
+    auto outs = ins;
+    std::vector<std::vector<TensorSpan>> tensors(ins.size());
+    for (std::size_t member = 0; member < ins.size(); ++member) {
+      std::size_t first = 0;
+      for (std::size_t i = 0; i < counts.size(); first += counts[i++]) {
+        const auto begin = wanted.begin() + static_cast<std::ptrdiff_t>(first);
+        ins[member].emplace_back(begin, begin + static_cast<std::ptrdiff_t>(counts[i]));
+        outs[member].emplace_back(counts[i], -1.0F);
+        const bool is_wanted = i % 11 != member % 11;
+        tensors[member].push_back({.in = at(ins[member][i], 0),
+                                   .out = is_wanted ? at(outs[member][i], 0) : nullptr,
+                                   .count = counts[i]});
+      }
+    }
+    world.run_ok(
+        [&](int member) {
+          return world.group(member).allgather_bucket(
+              tensors[static_cast<std::size_t>(member)], parts, DataType::kFloat32);
+        },
+        std::to_string(size) + " members");
+    for (std::size_t member = 0; member < ins.size(); ++member) {
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        const Numbers left_alone(counts[i], -1.0F);
+        ASSERT_EQ(outs[member][i], i % 11 != member % 11 ? ins[member][i] : left_alone)
+            << size << " members, member " << member << ", tensor " << i;
+      }
+    }
   }
 }
 
