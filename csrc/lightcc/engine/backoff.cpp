@@ -10,17 +10,21 @@ namespace {
 
 using std::chrono::microseconds;
 
-// While pausing the clock is read once in so many looks.
-constexpr std::uint32_t kLooksPerReading = 16;
+// While pausing the clock is read once in so many pauses.
+constexpr std::uint32_t kPausesPerReading = 16;
+// A rank alone on its host only looks at what the kernel has: about once in a microsecond.
+constexpr std::uint32_t kPausesAlone = 16;
 // So many waits sleep early after a core came back late.
 constexpr int kEarlySleeps = 64;
 
 }  // namespace
 
 BackoffPolicy backoff_policy(int local_size, int cores, bool networked) {
+  const std::uint32_t pauses = networked && local_size == 1 ? kPausesAlone : 1;
   if (cores < local_size + (networked ? 1 : 0)) {
     // Ranks of this host want each other's cores, and get them by yielding at once.
-    return {.pause = Duration::zero(),
+    return {.pauses = pauses,
+            .pause = Duration::zero(),
             .foreground = microseconds(networked ? 20 : 200),
             .background = microseconds(20),
             .slow_yield = Duration::max(),
@@ -28,7 +32,8 @@ BackoffPolicy backoff_policy(int local_size, int cores, bool networked) {
   }
   // Two ranks that yield to each other stay on one core, and two that pause are spread by the
   // kernel: hence the pause. A slice of the scheduler takes 3 ms and more.
-  return {.pause = microseconds(8),
+  return {.pauses = pauses,
+          .pause = microseconds(8),
           .foreground = microseconds(200),
           .background = microseconds(50),
           .slow_yield = microseconds(2500),
@@ -40,14 +45,16 @@ Backoff::Backoff(const BackoffPolicy& policy, const Clock& clock, std::function<
 
 // hot
 bool Backoff::keep_looking(Duration limit) {
-  if (looks_ == 0) {
+  if (pauses_ == 0) {
     idle_since_ = now_ = clock_.now();
     yields_now_ = policy_.pause <= Duration::zero();
   }
-  ++looks_;
-  if (!yields_now_) {
+  for (std::uint32_t i = 0; i < policy_.pauses; ++i) {
     relax(false);
-    if (looks_ % kLooksPerReading != 0) {
+  }
+  pauses_ += policy_.pauses;
+  if (!yields_now_) {
+    if (pauses_ % kPausesPerReading != 0) {
       return true;
     }
     now_ = clock_.now();

@@ -15,11 +15,12 @@
 namespace lightcc {
 
 struct BackoffPolicy {
-  Duration pause{};         ///< Since something moved: so long a driver keeps its core.
-  Duration foreground{};    ///< After so long a thread that has nothing else to do sleeps.
-  Duration background{};    ///< After so long the own thread sleeps.
-  Duration slow_yield{};    ///< A core that comes back this late was kept by somebody else.
-  bool shuts_gate = false;  ///< What arrives would wake a thread that sleeps.
+  std::uint32_t pauses = 1;  ///< Between two looks; more where these are system calls only.
+  Duration pause{};          ///< Since something moved: so long a driver keeps its core.
+  Duration foreground{};     ///< After so long a thread that has nothing else to do sleeps.
+  Duration background{};     ///< After so long the own thread sleeps.
+  Duration slow_yield{};     ///< A core that comes back this late was kept by somebody else.
+  bool shuts_gate = false;   ///< What arrives would wake a thread that sleeps.
 };
 
 /// `cores`: those that this process may use. `networked`: what a rank waits for may come from the
@@ -34,7 +35,7 @@ class Backoff {
 
   const BackoffPolicy& policy() const { return policy_; }
   /// Something moved, or a driver begins.
-  void reset() { looks_ = 0; }
+  void reset() { pauses_ = 0; }
   /// After a look that found nothing: pauses, or yields. False: nothing has moved for `limit`, or
   /// somebody else wants the core, so the driver sleeps.
   bool keep_looking(Duration limit);
@@ -52,7 +53,7 @@ class Backoff {
   const std::function<void()> yield_;
   TimePoint now_{};
   TimePoint idle_since_{};
-  std::uint32_t looks_ = 0;  // Since something moved.
+  std::uint32_t pauses_ = 0;  // Since something moved.
   bool yields_now_ = false;
   int early_sleeps_ = 0;  // So many of the next waits do not yield.
   std::atomic<std::uint64_t> yields_{0};

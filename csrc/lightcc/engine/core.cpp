@@ -63,14 +63,14 @@ Status Core::start(const WorldOptions& options, const Joining* joining, Residual
 }
 
 // hot
-bool Core::step() {
+bool Core::step(bool looks) {
   if (over()) {
     return false;
   }
   if (control_->is_suspecting()) {
     return listen();
   }
-  auto moved = try_step();
+  auto moved = try_step(looks);
   if (moved.ok()) {
     return *moved;
   }
@@ -80,7 +80,7 @@ bool Core::step() {
 }
 
 // hot
-Result<bool> Core::try_step() {
+Result<bool> Core::try_step(bool looks) {
   LIGHTCC_ASSIGN_OR_RETURN(bool moved, advance_one_shot());
   LIGHTCC_ASSIGN_OR_RETURN(const bool reported, report_new());
   if (reported) {
@@ -88,7 +88,8 @@ Result<bool> Core::try_step() {
     act();
     moved = true;
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_links());
+  const bool looks_at_all = looks && are_descriptors_due();
+  LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_links(looks_at_all));
   if (control_->wants_advance() || (control_->has_held() && clock_.now() >= control_->deadline())) {
     control_->advance(clock_.now());
   }
@@ -105,7 +106,9 @@ Result<bool> Core::try_step() {
     act();
   }
   moved = flush_links() || moved || read || advanced;
-  if (world_.transport != nullptr) {
+  // One look in a step: descriptors include the transport's.
+  if (world_.transport != nullptr &&
+      (!is_transport_watched_ || !world_.transport->tells_all() || (looks && !looks_at_all))) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool transported, world_.transport->poll());
     moved = moved || transported;
   }
@@ -129,7 +132,7 @@ bool Core::prepare_to_sleep() {
     return false;  // The others would not wake it.
   }
   waker_->prepare_to_sleep(sleep_state());
-  if (step()) {
+  if (step(false)) {
     return false;
   }
   if (world_.transport != nullptr && !over()) {

@@ -39,7 +39,7 @@ class Core final : public Driven {
                                             OperationTable& operations,
                                             ResidualStore& residuals);
 
-  bool step() override;
+  bool step() override { return step(true); }
   void note_wakeup() override { look_at_descriptors_ = true; }
   bool busy() const override { return !executor_->idle() || !operations_.empty(); }
   bool prepare_to_sleep() override;
@@ -79,14 +79,16 @@ class Core final : public Driven {
   /// records when they report.
   SleepState sleep_state() const;
 
-  Result<bool> try_step();
+  /// Without a look, nothing is asked of the kernel: a driver that sleeps next hears of it then.
+  bool step(bool looks);
+  Result<bool> try_step(bool looks);
   bool listen();
   // Into the machine.
   Result<bool> advance_one_shot();
   Result<bool> report_new();
   /// `input`: as in ControlPlane::submit().
   void submit(InFlight& operation, std::span<const std::byte> input);
-  Result<bool> read_links();
+  Result<bool> read_links(bool looks);
   bool read_link(LinkIndex index);
   bool flush_links();
   void on_broken_link(LinkIndex index, const Status& error);
@@ -98,6 +100,7 @@ class Core final : public Driven {
   void end(const EndWorld& end);
   void publish_process_sets() LIGHTCC_EXCLUDES(sets_mutex_);
   // Descriptors.
+  bool are_descriptors_due();
   Result<bool> service_descriptors();
   Status on_descriptor(std::uint64_t tag);
   void on_death(std::size_t index);

@@ -31,6 +31,7 @@ constexpr LinkIndex link_of(std::size_t number) {
 
 // While the loop spins it looks at descriptors (a system call) once in so many steps: rarely on one
 // host, where they only tell of deaths and new segments, often where control links are sockets.
+// There a step looks at the transport alone otherwise.
 constexpr std::uint32_t kStepsBetweenDescriptors = 256;
 constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
 
@@ -64,11 +65,16 @@ Status Core::watch_descriptors() {
 
 // --- Links
 
-Result<bool> Core::read_links() {
-  bool moved = false;
+bool Core::are_descriptors_due() {
   const std::uint32_t interval =
       world_.transport == nullptr ? kStepsBetweenDescriptors : kStepsBetweenDescriptorsOnNetwork;
-  if (steps_ % interval == 0 || std::exchange(look_at_descriptors_, false)) {
+  return std::exchange(look_at_descriptors_, false) || steps_ % interval == 0 ||
+         (world_.transport != nullptr && executor_->idle());  // A word is awaited, and no data.
+}
+
+Result<bool> Core::read_links(bool looks) {
+  bool moved = false;
+  if (looks) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, service_descriptors());
   }
   if (world_.parent.has_value() && world_.parent->fd() < 0) {

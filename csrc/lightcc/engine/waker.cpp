@@ -1,11 +1,11 @@
 #include "lightcc/engine/waker.hpp"
 
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <ctime>
 
 namespace lightcc {
@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint64_t kBellTag = ~std::uint64_t{0};
 constexpr std::uint64_t kMailTag = kBellTag - 1;
+constexpr auto kMaxWait = std::chrono::hours(1);
 
 bool becomes_readable(int fd, Duration timeout) {
   pollfd entry{fd, POLLIN, 0};
@@ -65,11 +66,12 @@ void Waker::unwatch(int fd) {
 }
 
 std::vector<std::uint64_t> Waker::ready() {
-  std::array<epoll_event, 64> events{};
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  if (num_events_ == 0) {
+    collect(0);
+  }
   std::vector<std::uint64_t> tags;
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
+  for (std::size_t i = 0; i < num_events_; ++i) {
+    const std::uint64_t tag = events_[i].data.u64;
     if (tag == kBellTag) {
       empty(bell_);
     } else if (tag == kMailTag) {
@@ -78,13 +80,23 @@ std::vector<std::uint64_t> Waker::ready() {
       tags.push_back(tag);
     }
   }
+  num_events_ = 0;
   return tags;
 }
 
-void Waker::wait(Duration timeout) const {
-  // poll() on the epoll descriptor rather than epoll_wait(): every thread that sleeps here is
-  // woken.
-  (void)becomes_readable(epoll_.get(), timeout);
+void Waker::collect(int timeout_ms) {
+  const int count =
+      ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), timeout_ms);
+  num_events_ = static_cast<std::size_t>(std::max(count, 0));
+}
+
+void Waker::wait(Duration timeout) {
+  const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+  if (whole.count() > 0) {
+    collect(static_cast<int>(std::min(whole, std::chrono::milliseconds(kMaxWait)).count()));
+  } else {
+    (void)becomes_readable(epoll_.get(), timeout);
+  }
 }
 
 bool Waker::wait_at_gate(Duration timeout) const {

@@ -8,6 +8,10 @@
 // Whoever drives in its place shuts the gate, so that an arrival wakes nobody beside him.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -37,10 +41,11 @@ class Waker {
   /// wait().
   void prepare_to_sleep(SleepState as) { word_->sleeping.store(as, std::memory_order_seq_cst); }
   void cancel_sleep() { word_->sleeping.store(kAwake, std::memory_order_relaxed); }
-  /// Sleeps until something happens or `timeout` has passed. Thread: any number at once.
-  void wait(Duration timeout) const;
-  /// The same while the gate is open, and until `timeout` has passed while it is shut. False: it
-  /// has passed.
+  /// Sleeps until something happens, which ready() tells then, or until `timeout` has passed, or
+  /// up to 1 ms less. Thread: the driver.
+  void wait(Duration timeout);
+  /// Sleeps while the gate is shut, or nothing happens, until `timeout` has passed. False: it has
+  /// passed. Thread: any number at once.
   bool wait_at_gate(Duration timeout) const;
   /// Thread: one at a time, the driver. What came while the gate was shut ends waits when it opens.
   void shut_gate();
@@ -55,6 +60,7 @@ class Waker {
   Waker(SleepWord& word, int bell, UniqueFd epoll, UniqueFd gate)
       : word_(&word), bell_(bell), epoll_(std::move(epoll)), gate_(std::move(gate)) {}
   void set_gate(bool open);
+  void collect(int timeout_ms);
 
   SleepWord* word_;
   int bell_;
@@ -62,6 +68,8 @@ class Waker {
   UniqueFd epoll_;
   UniqueFd gate_;
   bool is_gate_open_ = true;
+  std::array<epoll_event, 64> events_{};
+  std::size_t num_events_ = 0;  // That ready() has not told.
 };
 
 }  // namespace lightcc

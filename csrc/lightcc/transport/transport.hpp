@@ -122,6 +122,9 @@ class Transport {
   /// For a caller that is about to sleep on wait_fd(): poll() moved nothing since it last asked
   /// for anything.
   virtual void prepare_to_wait() {}
+  /// Whether wait_fd() is readable whenever poll() has something to do, even without
+  /// prepare_to_wait().
+  virtual bool tells_all() const { return false; }
   /// After prepare_to_wait(), readable whenever poll() has something to do; -1: the caller must
   /// poll while requests are outstanding.
   virtual int wait_fd() const = 0;

@@ -94,6 +94,15 @@ TEST(BackoffPolicyTest, RanksThatShareCoresYieldAtOnce) {
   EXPECT_EQ(backoff_policy(1, 1, true).pause, 0us);
 }
 
+TEST_F(BackoffTest, LooksThatAreSystemCallsAreFewer) {
+  EXPECT_EQ(backoff_policy(1, 1, false).pauses, 1U);
+  EXPECT_EQ(backoff_policy(2, 4, true).pauses, 1U);  // It looks at shared memory, too.
+  BackoffPolicy policy = backoff_policy(1, 4, true);
+  policy.foreground = policy.pause;
+  Backoff tested = backoff(policy);
+  EXPECT_EQ(wait(tested, 8us), 8100ns);  // It reads the clock after each look.
+}
+
 TEST_F(BackoffTest, RanksThatShareCoresAreOftenLateAndGoOnYielding) {
   Backoff tested = backoff(backoff_policy(4, 2, false));
   yield_takes = 3ms;

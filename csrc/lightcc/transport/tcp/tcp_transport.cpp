@@ -74,6 +74,7 @@ class TcpTransport final : public Transport {
     return moved;
   }
 
+  bool tells_all() const override { return true; }
   int wait_fd() const override { return loop_->wait_fd(); }
   std::uint64_t bytes_sent() const override { return loop_->bytes_sent(); }
   std::uint64_t bytes_received() const override { return loop_->bytes_received(); }
