@@ -1,11 +1,11 @@
 #include "lightcc/transport/tcp/tcp_receiver.hpp"
 
 #include <sys/epoll.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "lightcc/transport/tcp/tcp_socket.hpp"
@@ -15,6 +15,8 @@ namespace {
 
 // What one pump() reads before other channels get their turn.
 constexpr std::size_t kPumpBudgetBytes = std::size_t{2} << 20;
+// Payloads that are read with their header. More saves little, and moves when it was another's.
+constexpr std::size_t kExpectedBytes = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -63,6 +65,7 @@ void TcpRecvChannel::close() {
     close_socket(socket);  // Buffers stay: the caller may still hold a fragment.
     socket.next.reset();
     socket.stripe.reset();
+    socket.ahead.clear();
   }
 }
 
@@ -94,12 +97,19 @@ bool TcpRecvChannel::pump() {
   return moved;
 }
 
+std::byte* TcpRecvChannel::stripe_buffer(Socket& socket) {
+  if (socket.buffer == nullptr) {
+    socket.buffer = std::make_unique_for_overwrite<CacheLine[]>(  // NOLINT: an array, by name
+        kStripeBytes / kFragmentAlignment);
+  }
+  return reinterpret_cast<std::byte*>(socket.buffer.get());
+}
+
 // Whether `socket` is in a stripe whose receive is posted, beginning it if need be.
 bool TcpRecvChannel::begin_stripe(Socket& socket) {
   while (!socket.stripe && socket.next) {
     const StripeHeader header = *socket.next;
-    const Posted* const posted = begin_piece(header.message, header.offset, header.total);
-    if (posted == nullptr) {
+    if (begin_piece(header.message, header.offset, header.total) == nullptr) {
       return false;
     }
     socket.next.reset();
@@ -109,9 +119,6 @@ bool TcpRecvChannel::begin_stripe(Socket& socket) {
     socket.released = 0;
     if (header.length == 0) {
       finish_stripe(socket);
-    } else if (posted->fragments && socket.buffer == nullptr) {
-      socket.buffer = std::make_unique_for_overwrite<CacheLine[]>(  // NOLINT: an array, by name
-          kStripeBytes / kFragmentAlignment);
     }
   }
   return socket.stripe.has_value();
@@ -122,11 +129,20 @@ void TcpRecvChannel::finish_stripe(Socket& socket) {
   socket.stripe.reset();
 }
 
-// hot: one system call; returns the bytes read, 0 when nothing can be read or used.
+// hot: at most one system call; returns the bytes read, 0 when nothing can be read or used.
 std::size_t TcpRecvChannel::read_once(Socket& socket, Pull pull) {
   const bool in_stripe = begin_stripe(socket);
-  if (!socket.readable || (!in_stripe && socket.next)) {
+  if ((!socket.readable && !socket.has_ahead()) || (!in_stripe && socket.next)) {
     return 0;
+  }
+  if (!in_stripe && socket.header_bytes == 0 && !socket.has_ahead()) {
+    RequestId message = receives().first();
+    while (message < receives().end() && receives()[message].pieces_left != kUncounted) {
+      ++message;
+    }
+    if (message < receives().end() && receives()[message].total <= kExpectedBytes) {
+      return read_expected(socket, message);
+    }
   }
   std::array<iovec, 2> parts{};
   std::size_t count = 0;
@@ -145,9 +161,63 @@ std::size_t TcpRecvChannel::read_once(Socket& socket, Pull pull) {
   }
   const std::size_t header_room = kStripeHeaderBytes - socket.header_bytes;
   parts[count++] = {socket.header.data() + socket.header_bytes, header_room};
+  const std::size_t bytes = read_some(socket, std::span(parts).first(count));
+  if (bytes > 0) {
+    take_bytes(socket, room, bytes);
+  }
+  return bytes;
+}
+
+// hot: reads the next stripe as if it were `message`, of which nothing has begun.
+std::size_t TcpRecvChannel::read_expected(Socket& socket, RequestId message) {
+  const Posted& posted = receives()[message];
+  std::byte* const into = posted.fragments ? stripe_buffer(socket) : posted.into.data();
+  const std::size_t room = posted.total;
+  StripeHeaderBytes after;  // NOLINT: filled by the read
+  const std::array<iovec, 3> parts{
+      {{socket.header.data(), kStripeHeaderBytes}, {into, room}, {after.data(), after.size()}}};
+  const std::size_t bytes = read_some(socket, parts);
+  const std::size_t behind = std::max(bytes, kStripeHeaderBytes) - kStripeHeaderBytes;
+  if (bytes > 0) {
+    take_bytes(socket, 0, bytes - behind);
+  }
+  if (behind == 0 || is_over()) {
+    return bytes;
+  }
+  const std::size_t payload = std::min(behind, room);
+  if (socket.stripe && socket.stripe->message == message) {
+    std::memcpy(socket.header.data(), after.data(), behind - payload);
+    take_bytes(socket, payload, behind);
+  } else {
+    socket.ahead.assign(into, into + payload);
+    socket.ahead.insert(socket.ahead.end(), after.begin(), after.end());
+    socket.ahead.resize(behind);
+    socket.ahead_taken = 0;
+  }
+  return bytes;
+}
+
+std::size_t TcpRecvChannel::read_some(Socket& socket, std::span<const iovec> parts) {
+  if (socket.has_ahead()) {
+    std::size_t taken = 0;
+    for (const iovec& part : parts) {
+      const auto left = std::span(socket.ahead).subspan(socket.ahead_taken);
+      const std::size_t bytes = std::min(part.iov_len, left.size());
+      if (bytes > 0) {
+        std::memcpy(part.iov_base, left.data(), bytes);
+      }
+      socket.ahead_taken += bytes;
+      taken += bytes;
+    }
+    return taken;
+  }
+  std::size_t room = 0;
+  for (const iovec& part : parts) {
+    room += part.iov_len;
+  }
   ssize_t got = 0;
   do {
-    got = ::readv(socket.fd.get(), parts.data(), static_cast<int>(count));
+    got = ::readv(socket.fd.get(), parts.data(), static_cast<int>(parts.size()));
   } while (got < 0 && errno == EINTR);
   if (got == 0) {
     take_end(socket);
@@ -161,16 +231,15 @@ std::size_t TcpRecvChannel::read_once(Socket& socket, Pull pull) {
     return 0;
   }
   const auto bytes = static_cast<std::size_t>(got);
-  if (bytes < room + header_room) {
+  loop_->count_received(bytes);
+  if (bytes < room) {
     // All that was there; more makes an event. An end that was announced makes none.
     socket.readable = socket.hung_up;
   }
-  take_bytes(socket, room, bytes);
   return bytes;
 }
 
 void TcpRecvChannel::take_bytes(Socket& socket, std::size_t payload_room, std::size_t bytes) {
-  loop_->count_received(bytes);
   const std::size_t payload = std::min(bytes, payload_room);
   socket.received += payload;
   socket.header_bytes += bytes - payload;
@@ -235,7 +304,7 @@ bool TcpRecvChannel::lend(RequestId request, Fragment* fragment) {
 }
 
 // The part of the socket's stripe that has arrived and was not handed out, if it is of `request`.
-bool TcpRecvChannel::lend_from(const Socket& socket, RequestId request, Fragment* fragment) const {
+bool TcpRecvChannel::lend_from(Socket& socket, RequestId request, Fragment* fragment) {
   if (!socket.stripe || socket.stripe->message != request) {
     return false;
   }
@@ -259,7 +328,7 @@ void TcpRecvChannel::take_back(std::size_t bytes) {
   }
   finish_stripe(socket);
   (void)begin_stripe(socket);
-  if (!is_over() && socket.readable && !receives().empty()) {
+  if (!is_over() && (socket.readable || socket.has_ahead()) && !receives().empty()) {
     loop_->enqueue(*this);  // What stood behind the fragment may be an ordinary receive.
   }
 }

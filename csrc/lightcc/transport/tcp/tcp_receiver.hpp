@@ -6,17 +6,24 @@
 // sender back, and nothing is buffered here. Stripes of an earlier message never stand behind that
 // stripe, so this cannot lock up.
 //
+// One read takes a header, what most likely follows it, and the next header: the payload of the
+// first message that has not begun goes to where it belongs. If another message follows, the bytes
+// move to the socket's `ahead`, and are taken from there as from the kernel.
+//
 // irecv() reads into the caller's memory, as data arrives. irecv_fragments() reads when the caller
 // asks: next_fragment() fills the socket's stripe buffer and hands it out while it is in the cache.
-// One read takes the rest of a stripe and the header behind it.
+// Small messages are there already, by the read of their header.
 //
 // A message's last byte may arrive with the peer's close behind it; an end of stream counts only
 // when a receive is posted that can no longer be completed.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lightcc/base/unique_fd.hpp"
@@ -54,10 +61,12 @@ class TcpRecvChannel final : public RecvMachine, private EventSink {
     std::size_t released = 0;            ///< Released bytes of its payload, for fragments.
     /// One stripe, for fragments.
     std::unique_ptr<CacheLine[]> buffer;  // NOLINT(modernize-avoid-c-arrays)
+    Bytes ahead;                          ///< Read from the kernel, and expected elsewhere.
+    std::size_t ahead_taken = 0;          ///< Bytes of `ahead` that were taken from it.
+    bool has_ahead() const { return ahead_taken < ahead.size(); }
   };
-  static std::byte* stripe_buffer(const Socket& socket) {
-    return reinterpret_cast<std::byte*>(socket.buffer.get());
-  }
+  /// Memory for one stripe.
+  static std::byte* stripe_buffer(Socket& socket);
   enum class Pull : std::uint8_t { kNo, kFragments };
 
   void on_post() override { (void)pump(); }
@@ -71,9 +80,11 @@ class TcpRecvChannel final : public RecvMachine, private EventSink {
   bool begin_stripe(Socket& socket);
   void finish_stripe(Socket& socket);
   std::size_t read_once(Socket& socket, Pull pull);
+  std::size_t read_expected(Socket& socket, RequestId message);
+  std::size_t read_some(Socket& socket, std::span<const iovec> parts);
   void take_bytes(Socket& socket, std::size_t payload_room, std::size_t bytes);
   void take_end(Socket& socket);
-  bool lend_from(const Socket& socket, RequestId request, Fragment* fragment) const;
+  static bool lend_from(Socket& socket, RequestId request, Fragment* fragment);
   void check_all_ended();
   void close_socket(Socket& socket);
 
