@@ -34,7 +34,9 @@ struct GridGroupOptions {
   std::function<std::unique_ptr<Work>(
       const std::shared_ptr<GridState>&, BucketView bucket, const Reduction&)>
       exchange = {};
-  /// Least bytes of a member's piece of a chunk of an allgather, while it has so many.
+  /// Least bytes of a member's piece of a chunk of a reduce_scatter or allgather, while it has so
+  /// many.
+  std::size_t min_scattered_bytes = 0;
   std::size_t min_gathered_bytes = 0;
   /// Broadcasts of at most so many bytes are left to the flat group.
   std::size_t flat_broadcast_bytes = 0;

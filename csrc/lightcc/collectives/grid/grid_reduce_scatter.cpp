@@ -25,7 +25,12 @@ class ReduceScatterStages final : public GridPartStages {
                       const std::vector<TensorSpan>& tensors,
                       const std::vector<std::size_t>& counts,
                       const Reduction& reduction)
-      : GridPartStages(state, tensors, element_size(reduction.dtype), counts, 0, true),
+      : GridPartStages(state,
+                       tensors,
+                       element_size(reduction.dtype),
+                       counts,
+                       state.options.min_scattered_bytes,
+                       true),
         reduction_(reduction) {}
 
   std::unique_ptr<Work> start_scatter(std::size_t chunk) override;

@@ -78,7 +78,11 @@ class NetGroup final : public Group {
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
                                               const Reduction& reduction) override {
-    return reduce(BucketView(tensors, element_size(reduction.dtype)), &counts, reduction);
+    std::size_t largest = 0;
+    for (const TensorSpan& tensor : tensors) {
+      largest = std::max(largest, tensor.count * element_size(reduction.dtype));
+    }
+    return reduce(BucketView(tensors, element_size(reduction.dtype)), &counts, reduction, largest);
   }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
@@ -111,14 +115,19 @@ class NetGroup final : public Group {
 
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
-  /// With `counts`, each member gets its part alone.
+  /// With `counts`, each member gets its part alone. Pieces then end with tensors that are all as
+  /// large as the largest one, so that none of these is packed.
   std::unique_ptr<Work> reduce(BucketView bucket,
                                const std::vector<std::size_t>* counts,
-                               const Reduction& reduction) const {
+                               const Reduction& reduction,
+                               std::size_t largest_bytes = 0) const {
     const std::size_t element = bucket.element_bytes();
     const std::size_t total = bucket.total_elements();
-    const std::size_t piece =
+    std::size_t piece =
         exchange_piece_bytes(total * element, members(), links_->options().chunk_bytes);
+    if (largest_bytes >= min_scattered_bytes(links_->options().chunk_bytes)) {
+      piece = largest_bytes / ((largest_bytes + piece - 1) / piece);
+    }
     auto plan = counts == nullptr ? SharePlan::even(total, element, members(), piece)
                                   : SharePlan::by_counts(*counts, element, piece);
     return make_net_exchange(
@@ -169,6 +178,7 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
            [row_links](const auto& state, BucketView bucket, const Reduction& reduction) {
              return make_net_exchange(row_links, state, std::move(bucket), reduction);
            },
+       .min_scattered_bytes = min_scattered_bytes(channels->options().chunk_bytes),
        .min_gathered_bytes = lone_tensor_bytes(channels->options().chunk_bytes),
        .flat_broadcast_bytes = shape.members <= kMaxChainMembers
                                    ? std::numeric_limits<std::size_t>::max()

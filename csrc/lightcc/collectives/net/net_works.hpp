@@ -33,6 +33,10 @@ std::unique_ptr<Work> make_net_exchange(std::shared_ptr<NetLinks> links,
 /// Bytes of a piece that lets an all-reduce of `bytes` overlap with itself, and whose staging stays
 /// in cache.
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes);
+/// A tensor of a reduce_scatter that has so many bytes or more may be a piece of its own.
+constexpr std::size_t min_scattered_bytes(std::size_t chunk_bytes) {
+  return chunk_bytes / 4;
+}
 /// net_flood.cpp
 std::unique_ptr<Work> make_net_flood(std::shared_ptr<NetLinks> links,
                                      BucketView bucket,
