@@ -24,6 +24,9 @@ pytestmark = pytest.mark.multiproc
 TWO_LEVEL = {"LIGHT_2D_ALLREDUCE": "1"}
 AS_TWO_BY_TWO = {**TWO_LEVEL, "LIGHT_INTRA_SIZE": "2"}
 HOSTS_OF_THREE = Grid(6, [0, 1, 0, 1, 0, 1])
+HOSTS_OF_TWO = Grid(4, [0, 1, 0, 1])
+#: The levels that four ranks have where all of them go between hosts.
+FLAT = [[0, 1], [2, 3]]
 ONE_HOST = Grid(4)
 
 #: Each with the variables that make it a grid, and the blocks of that grid: a square one within a
@@ -76,18 +79,18 @@ def test_each_level_adds_in_rank_order_and_rounds_once(
 
 
 def test_two_levels_that_are_switched_off_are_one() -> None:
-    TWO_HOSTS.run(check_bits, [[0, 1, 2, 3]], env={"LIGHT_2D_ALLREDUCE": "0"})
+    HOSTS_OF_TWO.run(check_bits, FLAT, env={"LIGHT_2D_ALLREDUCE": "0"})
 
 
 def check_threshold() -> None:
     hvd.init()
-    for count, expected in ((1000, [[0, 1], [2, 3]]), (1001, [[0, 1, 2, 3]])):
+    for count, expected in ((1000, [[0, 2], [1, 3]]), (1001, FLAT)):
         result = hvd.allreduce(random_numbers(FLOAT32, hvd.rank(), count), op=hvd.Sum)
         check_same(result, sum_by_blocks(FLOAT32, expected, count), count)
 
 
 def test_buckets_above_the_threshold_are_flat() -> None:
-    TWO_HOSTS.run(check_threshold, env={"LIGHT_HIERARCHICAL_THRESHOLD": "4000"})
+    HOSTS_OF_TWO.run(check_threshold, env={"LIGHT_HIERARCHICAL_THRESHOLD": "4000"})
 
 
 def uneven_exchanges_of_many_chunks_have_the_exact_result() -> None:

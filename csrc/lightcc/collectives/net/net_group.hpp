@@ -17,7 +17,7 @@ struct NetGroupOptions {
   std::size_t chunk_bytes = std::size_t{512} << 10;  ///< In one message of a large transfer.
   /// In one pass of a reduce_scatter or allgather through all levels.
   std::size_t level_chunk_bytes = std::size_t{1} << 20;
-  std::size_t narrow_bytes = kNarrowBytes;  ///< Of the largest operation on narrow levels.
+  std::size_t narrow_bytes = kNarrowBytes;  ///< Larger operations take wide levels.
   SimdLevel simd = SimdLevel::kPlain;
 };
 
