@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -172,7 +173,7 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
       too_late = has_passed(deadline);
       return interruption.has_value() || too_late;
     };
-    return pending.world->engine().wait(pending.handle, is_interrupted, until);
+    return pending.world->engine().wait(pending.handle, std::cref(is_interrupted), until);
   }();
   if (interruption) {
     if (!outcomes.ok()) {

@@ -47,6 +47,7 @@ class NumpyKind final : public TensorKind {
   py::object from_output(const TensorView& like,
                          const std::vector<std::int64_t>& shape,
                          std::shared_ptr<OutputBuffer> output) const override;
+  std::optional<TensorView> make_output(const TensorView& like) const override;
   py::object from_splits(const std::vector<std::int64_t>& splits) const override;
 };
 
@@ -98,6 +99,14 @@ py::object NumpyKind::from_output(const TensorView& like,
   });
   static_cast<void>(owner.release());
   return py::array(dtype, shape, data, capsule);
+}
+
+std::optional<TensorView> NumpyKind::make_output(const TensorView& like) const {
+  const auto array = py::reinterpret_borrow<py::array>(like.owner);
+  py::array made(array.dtype(), like.ref.shape);
+  TensorView view{.ref = like.ref, .owner = std::move(made), .kind = this};
+  view.ref.data = py::reinterpret_borrow<py::array>(view.owner).mutable_data();
+  return view;
 }
 
 py::object NumpyKind::from_splits(const std::vector<std::int64_t>& splits) const {

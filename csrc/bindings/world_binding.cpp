@@ -169,7 +169,7 @@ WorldBinding::~WorldBinding() {
   world_.reset();
 }
 
-std::int64_t WorldBinding::submit(const Call& call,
+std::int64_t WorldBinding::submit(Call&& call,
                                   std::vector<TensorView> tensors,
                                   std::vector<TensorView> outputs) {
   const OpType op = call.prototype.request.signature.op;
@@ -177,10 +177,15 @@ std::int64_t WorldBinding::submit(const Call& call,
     outputs = make_outputs(tensors);
   }
   const std::shared_ptr<ReadyEvent> ready = order(tensors, outputs);
-  std::vector<Operation> operations(std::max<std::size_t>(tensors.size(), 1), call.prototype);
+  call.prototype.name = std::move(call.name);
+  call.prototype.sequence = std::move(call.sequence);
+  std::vector<Operation> operations;
+  operations.reserve(std::max<std::size_t>(tensors.size(), 1));
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    operations.push_back(call.prototype);
+  }
+  operations.push_back(std::move(call.prototype));
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    operations[i].name = call.name;
-    operations[i].sequence = call.sequence;
     if (!tensors.empty()) {
       take(tensors[i], call.in_place, operations[i]);
       operations[i].ready = ready;
@@ -220,24 +225,26 @@ std::shared_ptr<ReadyEvent> WorldBinding::order(std::vector<TensorView>& tensors
   return usable(stream_order_->record(streams, timing));
 }
 
-std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::handle outputs) {
+std::int64_t WorldBinding::submit(Call&& call, py::handle tensors, py::handle outputs) {
   std::vector<TensorView> inputs = to_tensors(tensors, call.is_list, Access::kRead);
   std::vector<TensorView> results = to_outputs(outputs, call.is_list, inputs.size());
-  return submit(call, std::move(inputs), std::move(results));
+  return submit(std::move(call), std::move(inputs), std::move(results));
 }
 
 std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<Operation> operations,
                                  std::vector<TensorView> tensors,
                                  std::vector<TensorView> outputs) {
+  const OpType op = operations.front().request.signature.op;
+  const bool from_any = operations.front().from_any;
   Handle handle = value_or_throw(
       world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
   return add_pending({.world = shared_from_this(),
                       .handle = std::move(handle),
-                      .op = call.prototype.request.signature.op,
+                      .op = op,
                       .grouped = call.is_list,
                       .in_place = call.in_place,
-                      .from_any = call.prototype.from_any,
+                      .from_any = from_any,
                       .tensors = std::move(tensors),
                       .outputs = std::move(outputs)});
 }

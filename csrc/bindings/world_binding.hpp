@@ -138,11 +138,11 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
 
  private:
   struct Call;
-  std::int64_t submit(const Call& call,
+  std::int64_t submit(Call&& call,
                       std::vector<TensorView> tensors,
                       std::vector<TensorView> outputs = {});
   // `outputs`: the caller's, or None.
-  std::int64_t submit(const Call& call, pybind11::handle tensors, pybind11::handle outputs);
+  std::int64_t submit(Call&& call, pybind11::handle tensors, pybind11::handle outputs);
   /// Finds the GPUs of tensors in CUDA memory. When their streams have done what they were given;
   /// null: now. Raises where they cannot be used.
   std::shared_ptr<ReadyEvent> order(std::vector<TensorView>& tensors,

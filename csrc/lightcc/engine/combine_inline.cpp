@@ -40,12 +40,11 @@ class Combiner {
       combine_blocks(all, known, reduction, result);
       return true;
     }
-    std::vector<ReduceSource> sources;
-    sources.reserve(members.size());
+    sources_.clear();
     for (std::size_t i = 0; i < members.size(); ++i) {
-      sources.push_back(all[i]);
+      sources_.push_back(all[i]);
     }
-    combine(sources, known.widths, reduction, result);
+    combine(sources_, known.widths, reduction, result);
     return true;
   }
 
@@ -132,6 +131,7 @@ class Combiner {
   std::uint64_t two_level_max_bytes_;
   SimdLevel simd_;
   std::map<std::uint32_t, Known> known_;
+  std::vector<ReduceSource> sources_;  // Kept for its memory.
 };
 
 }  // namespace

@@ -81,12 +81,15 @@ bool Core::step(bool looks) {
 
 // hot
 Result<bool> Core::try_step(bool looks) {
+  const bool was_empty = operations_.empty();
   LIGHTCC_ASSIGN_OR_RETURN(bool moved, advance_one_shot());
   LIGHTCC_ASSIGN_OR_RETURN(const bool reported, report_new());
   if (reported) {
     control_->advance(clock_.now());  // Before others are listened to: they wait for this.
     act();
     moved = true;
+  } else if (!was_empty && operations_.empty() && ++steps_ % kStepsBetweenTicks != 0) {
+    return true;  // All that was in flight is done, in one shot: the next step does the rest.
   }
   const bool looks_at_all = looks && are_descriptors_due();
   LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_links(looks_at_all));

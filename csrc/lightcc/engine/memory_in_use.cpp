@@ -8,6 +8,9 @@
 namespace lightcc {
 namespace {
 
+// So many nodes are kept for operations that follow.
+constexpr std::size_t kMaxSpare = 64;
+
 Status refuse(const Operation& operation, const Operation& other, const char* what_other_does) {
   return make_error(ErrorCode::kInvalidArgument,
                     "the tensor of '%s' has memory that '%s', which is in flight, %s: wait for "
@@ -40,9 +43,29 @@ MemoryInUse::Range MemoryInUse::written_by(const Operation& operation) const {
 }
 
 // Nothing where the operation writes all of it, too.
-MemoryInUse::Range MemoryInUse::read_by(const Operation& operation) const {
+MemoryInUse::Range MemoryInUse::read_by(const Operation& operation, const Range& written) {
   const Range range = range_of(operation.input);
-  return range == written_by(operation) ? Range() : range;
+  return range == written ? Range() : range;
+}
+
+void MemoryInUse::insert(Users& users, const Range& range, const Operation& operation) {
+  const User user{.end = range.end, .operation = &operation};
+  if (spare_.empty()) {
+    users.emplace(range.begin, user);
+    return;
+  }
+  Users::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = range.begin;
+  node.mapped() = user;
+  users.insert(std::move(node));
+}
+
+void MemoryInUse::erase(Users& users, Users::iterator user) {
+  Users::node_type node = users.extract(user);
+  if (spare_.size() < kMaxSpare) {
+    spare_.push_back(std::move(node));
+  }
 }
 
 const Operation* MemoryInUse::find(const Users& users, const Range& range) {
@@ -63,7 +86,7 @@ const Operation* MemoryInUse::find_reader(const Range& range) const {
 
 Status MemoryInUse::add(const Operation& operation) {
   const Range written = written_by(operation);
-  const Range read = read_by(operation);
+  const Range read = read_by(operation, written);
   for (const Range& range : {written, read}) {
     if (const Operation* const other = range.empty() ? nullptr : find(written_, range)) {
       return refuse(operation, *other, "writes");
@@ -73,7 +96,7 @@ Status MemoryInUse::add(const Operation& operation) {
     if (const Operation* const other = find_reader(written)) {
       return refuse(operation, *other, "reads");
     }
-    written_.emplace(written.begin, User{.end = written.end, .operation = &operation});
+    insert(written_, written, operation);
   }
   if (read.empty()) {
     return {};
@@ -81,22 +104,23 @@ Status MemoryInUse::add(const Operation& operation) {
   if (find(read_, read) != nullptr) {
     crossing_.push_back({read, &operation});
   } else {
-    read_.emplace(read.begin, User{.end = read.end, .operation = &operation});
+    insert(read_, read, operation);
   }
   return {};
 }
 
 void MemoryInUse::remove(const Operation& operation) {
-  if (const Range written = written_by(operation); !written.empty()) {
-    written_.erase(written.begin);
+  const Range written = written_by(operation);
+  if (!written.empty()) {
+    erase(written_, written_.find(written.begin));
   }
-  const Range read = read_by(operation);
+  const Range read = read_by(operation, written);
   if (read.empty()) {
     return;
   }
   const auto found = read_.find(read.begin);
   if (found != read_.end() && found->second.operation == &operation) {
-    read_.erase(found);
+    erase(read_, found);
   } else {
     std::erase_if(crossing_, [&](const Reader& it) { return it.operation == &operation; });
   }

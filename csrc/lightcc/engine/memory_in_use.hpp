@@ -48,13 +48,17 @@ class MemoryInUse {
   static Range range_of(const TensorRef& tensor);
   static const Operation* find(const Users& users, const Range& range);
   const Operation* find_reader(const Range& range) const;
-  Range read_by(const Operation& operation) const;
   Range written_by(const Operation& operation) const;
+  /// `written`: by the same operation.
+  static Range read_by(const Operation& operation, const Range& written);
+  void insert(Users& users, const Range& range, const Operation& operation);
+  void erase(Users& users, Users::iterator user);
 
   int rank_;
   Users written_;
-  Users read_;                    // Disjoint as well.
-  std::vector<Reader> crossing_;  // The other ranges that are read.
+  Users read_;                           // Disjoint as well.
+  std::vector<Reader> crossing_;         // The other ranges that are read.
+  std::vector<Users::node_type> spare_;  // Kept for their memory.
 };
 
 }  // namespace lightcc

@@ -57,7 +57,8 @@ Names::Scope Names::scope_of(const Operation& operation) const {
 
 Name Names::make(const Operation& operation, bool grouped) {
   const Signature& s = operation.request.signature;
-  std::string text = grouped ? std::string("grouped_") + kind_name(s.op) : kind_name(s.op);
+  std::string text = grouped ? "grouped_" : "";
+  text += kind_name(s.op);
   switch (s.op) {
     case OpType::kBarrier:
     case OpType::kJoin:
@@ -68,6 +69,11 @@ Name Names::make(const Operation& operation, bool grouped) {
       return {.text = text + '.' + std::to_string(s.root_or_peer)};
     default:
       break;
+  }
+  if (operation.name.has_value() && operation.sequence.empty() && !is_transfer(s.op)) {
+    text += '.';
+    text += *operation.name;
+    return {.text = std::move(text)};
   }
   Scope scope = scope_of(operation);
   const bool opens = !grouped && has_unknown_source(operation);

@@ -27,7 +27,7 @@ std::unique_ptr<OneShotAllreduce> OneShotAllreduce::make(const Membership& world
                                                          const Clock& clock,
                                                          OperationTable& operations) {
   const std::size_t members = world.host.ranks.size();
-  if (members < 2 || members > OneShotRounds::kMaxMembers || world.hosts.size() > 1 ||
+  if (members > OneShotRounds::kMaxMembers || world.hosts.size() > 1 ||
       world.transport != nullptr || fusion == FusionRule::kHorovod) {
     return nullptr;
   }
@@ -39,7 +39,7 @@ OneShotAllreduce::OneShotAllreduce(const Membership& world,
                                    CombineInline combine,
                                    const Clock& clock,
                                    OperationTable& operations)
-    : rounds_(one_shot_memory(world.host),
+    : rounds_(world.host.ranks.size() > 1 ? one_shot_memory(world.host) : std::span<std::byte>(),
               world.host.ranks.size(),
               static_cast<std::size_t>(world.host.index)),
       max_bytes_(std::min(kInlineBytes, rounds_.max_input())),
@@ -51,13 +51,19 @@ OneShotAllreduce::OneShotAllreduce(const Membership& world,
 bool OneShotAllreduce::suits(const Operation& operation) const {
   const Signature& s = operation.request.signature;
   return s.process_set == kGlobalProcessSet && s.fusion == FusionWish() &&
-         may_be_inline(s, members_.size(), max_bytes_) && operation.ready == nullptr;
+         may_be_inline(s, std::max<std::size_t>(members_.size(), 2), max_bytes_) &&
+         operation.ready == nullptr;
 }
 
 // hot
 Result<bool> OneShotAllreduce::take(InFlight& operation) {
   if (!suits(operation.operation)) {
     return false;
+  }
+  if (members_.size() == 1) {
+    held_ = &operation;
+    LIGHTCC_RETURN_IF_ERROR(combine(input_at_hand(operation.operation)));
+    return true;
   }
   identity_.clear();
   encode_signature(operation.signature(), identity_);  // All that ranks must agree on.
@@ -104,7 +110,7 @@ Result<OneShotAllreduce::Held> OneShotAllreduce::advance(bool may_wait) {
     view = rounds_.give_up() ? OneShotRounds::View::kGivenUp : rounds_.look();
   }
   const bool met = view == OneShotRounds::View::kMet;
-  const Status combined = met ? combine() : Status();
+  const Status combined = met ? combine(rounds_.inputs()) : Status();
   rounds_.leave();
   note(met);
   LIGHTCC_RETURN_IF_ERROR(combined);
@@ -113,12 +119,12 @@ Result<OneShotAllreduce::Held> OneShotAllreduce::advance(bool may_wait) {
 
 void OneShotAllreduce::finish() {
   if (held_ != nullptr && rounds_.look() == OneShotRounds::View::kMet) {
-    (void)combine();  // Without memory for its output it ends with the world, too.
+    (void)combine(rounds_.inputs());  // Without memory for its output it ends with the world, too.
   }
   held_ = nullptr;
 }
 
-Status OneShotAllreduce::combine() {
+Status OneShotAllreduce::combine(std::span<const std::byte> inputs) {
   InFlight& operation = *std::exchange(held_, nullptr);
   const Signature& s = operation.signature();
   Outcome outcome;
@@ -128,7 +134,7 @@ Status OneShotAllreduce::combine() {
       output_for(operation.operation, s.shape, outcome, status, [](std::size_t bytes) {
         return std::make_shared<OutputBuffer>(bytes);
       }));
-  (void)combine_(s, members_, rounds_.inputs(), {out, static_cast<std::size_t>(byte_count(s))});
+  (void)combine_(s, members_, inputs, {out, static_cast<std::size_t>(byte_count(s))});
   ++count_;
   operations_.complete(operation, status, status.ok() ? std::move(outcome) : Outcome());
   return {};

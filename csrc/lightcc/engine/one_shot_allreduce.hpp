@@ -3,12 +3,14 @@
 //
 // What a rank waits for alone is held here before it is reported. The ranks that come within
 // moments combine it by themselves. Otherwise it is given back, and reported as any other. Nothing
-// is agreed on in advance: ranks compare what they bring, and where that differs, all report.
+// is agreed on in advance: ranks compare what they bring, and where that differs, all report. A
+// rank that is alone in its world waits for nobody.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,7 @@ namespace lightcc {
 /// Thread: the progress loop's.
 class OneShotAllreduce {
  public:
-  /// Null where there is nothing to gain or to meet in: one rank, several hosts.
+  /// Null where there is nothing to meet in: several hosts.
   /// What is given outlives it.
   static std::unique_ptr<OneShotAllreduce> make(const Membership& world,
                                                 FusionRule fusion,
@@ -55,10 +57,11 @@ class OneShotAllreduce {
                    OperationTable& operations);
   bool suits(const Operation& operation) const;
   bool has_patience();
-  Status combine();
+  /// `inputs`: as for CombineInline.
+  Status combine(std::span<const std::byte> inputs);
   void note(bool met);
 
-  OneShotRounds rounds_;
+  OneShotRounds rounds_;  // Not used in a world of one rank.
   std::size_t max_bytes_;
   std::vector<std::int32_t> members_;
   CombineInline combine_;

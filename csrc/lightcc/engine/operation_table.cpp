@@ -3,6 +3,12 @@
 #include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
+namespace {
+
+// So many entries are kept for operations that follow.
+constexpr std::size_t kMaxSpare = 64;
+
+}  // namespace
 
 // An all-or-nothing group is known by its first member's name; names are unique while in flight.
 Status OperationTable::name_all(std::vector<Operation>& operations, Grouping grouping) {
@@ -31,30 +37,34 @@ Status OperationTable::name_all(std::vector<Operation>& operations, Grouping gro
   return {};
 }
 
-// Finds or makes the entries of the names; `found` has those that are free, one after another.
-Status OperationTable::reserve(const std::vector<Operation>& operations,
-                               std::vector<Entries::value_type*>& found) {
+// Takes in an entry for each name.
+Status OperationTable::reserve(const std::vector<Operation>& operations) {
   for (const Operation& operation : operations) {
     const Signature& s = operation.request.signature;
-    auto& entry = *entries_.try_emplace(key_of(s.process_set, s.name)).first;
-    if (entry.second != nullptr) {
+    if (spare_.empty()) {
+      Entries made;
+      spare_.push_back(made.extract(made.try_emplace("").first));
+    }
+    Entries::node_type entry = std::move(spare_.back());
+    spare_.pop_back();
+    set_key(entry.key(), s.process_set, s.name);
+    const auto taken = entries_.insert(std::move(entry));
+    if (!taken.inserted) {
       return make_error(ErrorCode::kInvalidArgument,
                         "Requested to allreduce, allgather, or broadcast a tensor with the same "
                         "name as another tensor that is currently being processed. If you want to "
                         "request another tensor, use a different tensor name. (name '%s')",
                         s.name.c_str());
     }
-    entry.second = std::make_unique<InFlight>();
-    found.push_back(&entry);
+    reserved_.push_back(&*taken.position);
   }
   return {};
 }
 
 // Moves the operations into their entries; none where memory of one is in use.
-Status OperationTable::move_in(std::vector<Operation>& operations,
-                               const std::vector<Entries::value_type*>& entries) {
+Status OperationTable::move_in(std::vector<Operation>& operations) {
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    Operation& made = entries[i]->second->operation;
+    Operation& made = reserved_[i]->second.operation;
     made = std::move(operations[i]);
     const Status taken = memory_.add(made);
     if (taken.ok()) {
@@ -62,8 +72,8 @@ Status OperationTable::move_in(std::vector<Operation>& operations,
     }
     operations[i] = std::move(made);
     while (i-- > 0) {
-      memory_.remove(entries[i]->second->operation);
-      operations[i] = std::move(entries[i]->second->operation);
+      memory_.remove(reserved_[i]->second.operation);
+      operations[i] = std::move(reserved_[i]->second.operation);
     }
     return taken;
   }
@@ -83,16 +93,16 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
     finish_handle(*state);
     return state;
   }
-  std::vector<Entries::value_type*> found;
+  reserved_.clear();
   Status refused = name_all(operations, grouping);
   if (refused.ok()) {
-    refused = reserve(operations, found);
+    refused = reserve(operations);
   }
   if (refused.ok()) {
-    refused = move_in(operations, found);
+    refused = move_in(operations);
   }
   if (!refused.ok()) {
-    for (const Entries::value_type* entry : found) {
+    for (const Entries::value_type* entry : reserved_) {
       entries_.erase(entries_.find(entry->first));
     }
     const std::size_t named = grouping == Grouping::kOneName ? 1 : operations.size();
@@ -104,10 +114,10 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
     return refused;
   }
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    InFlight& made = *found[i]->second;
+    InFlight& made = reserved_[i]->second;
     made.handle = state;
     made.index = i;
-    made.key = &found[i]->first;
+    made.key = &reserved_[i]->first;
     new_.push_back(&made);
   }
   in_flight_count_.fetch_add(operations.size(), std::memory_order_release);
@@ -126,7 +136,7 @@ const std::vector<InFlight*>& OperationTable::take_new() {
 InFlight* OperationTable::find(std::uint32_t process_set, const std::string& name) {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key_of(process_set, name));
-  return found == entries_.end() ? nullptr : found->second.get();
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 Status OperationTable::name_receive(InFlight& operation,
@@ -193,7 +203,13 @@ void OperationTable::complete(InFlight& operation, const Status& status, Outcome
   }
   in_flight_count_.fetch_sub(1, std::memory_order_release);
   memory_.remove(operation.operation);
-  entries_.erase(entries_.find(*operation.key));
+  Entries::node_type entry = entries_.extract(entries_.find(*operation.key));
+  if (spare_.size() < kMaxSpare) {
+    operation.handle.reset();  // What it kept alive goes now.
+    operation.operation.allocator = nullptr;
+    operation.operation.ready.reset();
+    spare_.push_back(std::move(entry));
+  }
 }
 
 void OperationTable::fail_all(const Status& error) {
@@ -202,7 +218,7 @@ void OperationTable::fail_all(const Status& error) {
     error_ = error;
   }
   for (auto& entry : entries_) {
-    complete_locked(*entry.second, error_, {});
+    complete_locked(entry.second, error_, {});
   }
   memory_.clear();
   entries_.clear();

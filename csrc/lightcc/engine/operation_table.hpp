@@ -94,13 +94,11 @@ class OperationTable {
   std::uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  using Entries = std::unordered_map<std::string, std::unique_ptr<InFlight>>;  // By key_of().
+  using Entries = std::unordered_map<std::string, InFlight>;  // By key_of().
 
   Status name_all(std::vector<Operation>& operations, Grouping grouping) LIGHTCC_REQUIRES(mutex_);
-  Status reserve(const std::vector<Operation>& operations, std::vector<Entries::value_type*>& found)
-      LIGHTCC_REQUIRES(mutex_);
-  Status move_in(std::vector<Operation>& operations,
-                 const std::vector<Entries::value_type*>& entries) LIGHTCC_REQUIRES(mutex_);
+  Status reserve(const std::vector<Operation>& operations) LIGHTCC_REQUIRES(mutex_);
+  Status move_in(std::vector<Operation>& operations) LIGHTCC_REQUIRES(mutex_);
   void complete_locked(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_REQUIRES(mutex_);
   void finish_handle(HandleState& state) LIGHTCC_REQUIRES(mutex_);
@@ -110,6 +108,9 @@ class OperationTable {
   Names names_ LIGHTCC_GUARDED_BY(mutex_);
   MemoryInUse memory_ LIGHTCC_GUARDED_BY(mutex_);
   Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<Entries::node_type> spare_ LIGHTCC_GUARDED_BY(mutex_);  // Ended operations had them.
+  // Those that reserve() has found free, one after another.
+  std::vector<Entries::value_type*> reserved_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> taken_;  // By the progress loop.
   std::deque<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);

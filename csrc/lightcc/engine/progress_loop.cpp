@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <optional>
 #include <system_error>
 
 #include "lightcc/engine/completion.hpp"
@@ -87,9 +88,8 @@ void ProgressLoop::hand_over_completions() {
 }
 
 void ProgressLoop::help(const std::function<bool()>& done, const HandleState* state) {
-  const TimePoint until = clock_.now() + kInterruptInterval;
   helpers_.fetch_add(1, std::memory_order_seq_cst);
-  const bool drove = try_to_drive(done, until);
+  const bool drove = try_to_drive(done);
   helpers_.fetch_sub(1, std::memory_order_seq_cst);
   if (drove) {
     operations_.notify();  // Another waiting thread may take over.
@@ -104,13 +104,13 @@ void ProgressLoop::help(const std::function<bool()>& done, const HandleState* st
   }
 }
 
-bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint until) {
+bool ProgressLoop::try_to_drive(const std::function<bool()>& done) {
   for (int tries = 0; tries < 1000 && !done(); ++tries) {
     if (mutex_.try_lock()) {
       if (backoff_.policy().shuts_gate) {
         core_.waker().shut_gate();
       }
-      drive(done, until);
+      drive(done);
       settle();
       core_.waker().open_gate();
       mutex_.unlock();
@@ -122,7 +122,8 @@ bool ProgressLoop::try_to_drive(const std::function<bool()>& done, TimePoint unt
 }
 
 // hot
-void ProgressLoop::drive(const std::function<bool()>& done, TimePoint until) {
+void ProgressLoop::drive(const std::function<bool()>& done) {
+  std::optional<TimePoint> until;  // Counted from the first look that finds nothing.
   core_.waker().cancel_sleep();
   backoff_.reset();
   while (!done() && !operations_.has_callbacks()) {
@@ -131,11 +132,14 @@ void ProgressLoop::drive(const std::function<bool()>& done, TimePoint until) {
       continue;
     }
     const bool looks_on = backoff_.keep_looking(backoff_.policy().foreground);
-    if (backoff_.now() >= until) {
+    if (!until.has_value()) {
+      until = backoff_.now() + kInterruptInterval;
+    }
+    if (backoff_.now() >= *until) {
       return;
     }
     if (!looks_on) {
-      rest_until(until);
+      rest_until(*until);
       backoff_.reset();
     }
   }

@@ -80,8 +80,8 @@ class ProgressLoop {
 
  private:
   /// True when this thread drove.
-  bool try_to_drive(const std::function<bool()>& done, TimePoint until);
-  void drive(const std::function<bool()>& done, TimePoint until) LIGHTCC_REQUIRES(mutex_);
+  bool try_to_drive(const std::function<bool()>& done);
+  void drive(const std::function<bool()>& done) LIGHTCC_REQUIRES(mutex_);
   void rest_until(TimePoint until) LIGHTCC_REQUIRES(mutex_);
   void settle() LIGHTCC_REQUIRES(mutex_);
   void run();
