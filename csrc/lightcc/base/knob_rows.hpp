@@ -76,6 +76,19 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::host_id,
      .meaning = "Ranks with different values never share memory, as if on different hosts. "
                 "Empty: ranks that can share memory do."},
+    {.names = {"LIGHT_TOPOLOGY_ADDR"},
+     .target = &Knobs::topology_addr,
+     .meaning = "The switches above this host from the outermost in, with dots between them, such "
+                "as zone-a.rack7: for all hosts, or for none. Levels of collectives between hosts "
+                "follow them. Empty: what Slurm tells, if it tells all ranks."},
+    {.names = {"SLURM_TOPOLOGY_ADDR"},
+     .target = &Knobs::slurm_topology_addr,
+     .meaning = "Slurm's own: the switches above this host, and the host. They count where "
+                "LIGHT_TOPOLOGY_ADDR is not set."},
+    {.names = {"SLURM_TOPOLOGY_ADDR_PATTERN"},
+     .target = &Knobs::slurm_topology_pattern,
+     .meaning = "Slurm's own: what each part of SLURM_TOPOLOGY_ADDR is, such as "
+                "switch.switch.node. The last one is the host."},
     {.names = {"LIGHT_NET"},
      .type = Type::kWordOrPath,
      .target = &Knobs::net,

@@ -20,7 +20,10 @@ struct Knobs {
   // Transport and topology.
   std::string iface;    ///< LIGHT_IFACE, HOROVOD_GLOO_IFACE: NIC names, local rank i uses the i-th.
   std::string host_id;  ///< LIGHT_HOST_ID: overrides what counts as one host.
-  std::string net = "tcp";    ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
+  std::string topology_addr;           ///< LIGHT_TOPOLOGY_ADDR: the switches above this host.
+  std::string slurm_topology_addr;     ///< SLURM_TOPOLOGY_ADDR: the same, and this host.
+  std::string slurm_topology_pattern;  ///< SLURM_TOPOLOGY_ADDR_PATTERN: a word for each of them.
+  std::string net = "tcp";             ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
   std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lightcc/collectives/grid/grid_order.hpp"
@@ -19,7 +21,7 @@ namespace {
 class Combiner {
  public:
   Combiner(const Membership& world, const Knobs& knobs, SimdLevel simd)
-      : host_of_(world.host_of),
+      : world_(world),
         may_have_grid_(world.transport != nullptr && knobs.two_level != false),
         two_level_(knobs.two_level),
         intra_size_(knobs.intra_size),
@@ -35,55 +37,48 @@ class Combiner {
       return false;
     }
     const Known& known = known_of(signature.process_set, members);
-    const Inputs all{inputs, inputs.size() / members.size()};
-    if (!known.blocks.empty() && result.size() <= two_level_max_bytes_) {
-      combine_blocks(all, known, reduction, result);
-      return true;
-    }
+    const bool in_blocks = !known.of_blocks.empty() && result.size() <= two_level_max_bytes_;
+    const std::size_t stride = inputs.size() / members.size();  // From one to the next.
     sources_.clear();
     for (std::size_t i = 0; i < members.size(); ++i) {
-      sources_.push_back(all[i]);
+      sources_.push_back({.data = inputs.data() + i * stride, .prescale = true});
     }
-    combine(sources_, known.widths, reduction, result);
+    combine_tiers(sources_, in_blocks ? known.of_blocks : known.flat, reduction, result);
     return true;
   }
 
  private:
-  using Blocks = std::vector<std::vector<std::size_t>>;  // Indices of members.
+  using Tiers = std::vector<GridTier>;
 
   struct Known {
     std::vector<std::int32_t> members;  // A set's number may come back for others.
-    std::vector<std::size_t> widths;    // How a flat group is arranged.
-    Blocks blocks;                      // Empty: all-reduces run flat.
-    std::vector<std::size_t> block_widths = {};
+    Tiers flat;
+    Tiers of_blocks = {};  // The lowest one has the blocks. Empty: all-reduces run flat.
   };
 
-  struct Inputs {
-    std::span<const std::byte> bytes;
-    std::size_t stride;  // From one to the next.
-    ReduceSource operator[](std::size_t index) const {
-      return {.data = bytes.data() + index * stride, .prescale = true};
+  /// As a NetGroup does it whose members have these tiers, or a GridGroup whose blocks do.
+  void combine_tiers(std::span<const ReduceSource> sources,
+                     std::span<const GridTier> tiers,
+                     const Reduction& reduction,
+                     std::span<std::byte> result) const {
+    const GridTier& lowest = tiers.front();
+    if (tiers.size() == 1) {
+      combine(sources, lowest.widths, reduction, result);
+      return;
     }
-  };
-
-  /// As a GridGroup does it.
-  void combine_blocks(const Inputs& inputs,
-                      const Known& known,
-                      const Reduction& reduction,
-                      std::span<std::byte> result) const {
-    const Blocks& blocks = known.blocks;
-    Bytes sums(blocks.size() * result.size());
-    std::vector<ReduceSource> of_blocks;
-    for (std::size_t block = 0; block < blocks.size(); ++block) {
-      std::vector<ReduceSource> sources;
-      for (const std::size_t member : blocks[block]) {
-        sources.push_back(inputs[member]);
+    Bytes sums(lowest.switches.size() * result.size());
+    std::vector<ReduceSource> of_switches;
+    for (const std::vector<std::size_t>& members : lowest.switches) {
+      std::vector<ReduceSource> within;
+      within.reserve(members.size());
+      for (const std::size_t member : members) {
+        within.push_back(sources[member]);
       }
-      const auto sum = std::span(sums).subspan(block * result.size(), result.size());
-      combine(sources, {}, within_blocks(reduction), sum);
-      of_blocks.push_back({.data = sum.data(), .prescale = true});
+      const auto sum = std::span(sums).subspan(of_switches.size() * result.size(), result.size());
+      combine(within, lowest.widths, within_blocks(reduction), sum);
+      of_switches.push_back({.data = sum.data(), .prescale = true});
     }
-    combine(of_blocks, known.block_widths, between_blocks(reduction), result);
+    combine_tiers(of_switches, tiers.subspan(1), between_blocks(reduction), result);
   }
 
   /// As a NetGroup does it whose levels have these widths, from the lowest up; none: one row.
@@ -100,31 +95,42 @@ class Combiner {
                      simd_);
   }
 
+  Tiers tiers_of(const std::vector<std::int32_t>& ranks) const {
+    std::vector<std::string> paths;
+    paths.reserve(ranks.size());
+    for (const std::int32_t rank : ranks) {
+      paths.push_back(world_.switches_of(rank));
+    }
+    return grid_tiers(std::move(paths));
+  }
+
   const Known& known_of(std::uint32_t process_set, const std::vector<std::int32_t>& members) {
     Known& known = known_[process_set];
     if (known.members == members) {
       return known;
     }
-    const auto host = [&](std::int32_t rank) { return host_of_[static_cast<std::size_t>(rank)]; };
+    const auto host = [&](std::int32_t rank) {
+      return world_.host_of[static_cast<std::size_t>(rank)];
+    };
     const bool share_memory = std::ranges::all_of(
         members, [&](std::int32_t rank) { return host(rank) == host(members.front()); });
-    known = {.members = members,
-             .widths = share_memory ? std::vector<std::size_t>() : grid_widths(members.size()),
-             .blocks = {}};
-    const auto grid = may_have_grid_ ? choose_grid(members, host_of_, two_level_, intra_size_).grid
-                                     : std::nullopt;
-    for (std::size_t b = 0; grid.has_value() && b < grid->blocks.size(); ++b) {
-      std::vector<std::size_t>& block = known.blocks.emplace_back();
-      for (const std::int32_t rank : grid->blocks[b]) {
-        block.push_back(
-            static_cast<std::size_t>(std::ranges::lower_bound(members, rank) - members.begin()));
-      }
+    known = {.members = members, .flat = share_memory ? Tiers(1) : tiers_of(members)};
+    if (!may_have_grid_) {
+      return known;
     }
-    known.block_widths = grid_widths(known.blocks.size());
+    if (const auto grid = choose_grid(members, world_.host_of, two_level_, intra_size_).grid) {
+      std::vector<std::int32_t> first_members;
+      for (const std::vector<std::int32_t>& block : grid->blocks) {
+        first_members.push_back(block.front());
+      }
+      known.of_blocks = tiers_of(first_members);
+      const GridTier blocks{.switches = shape_of(*grid, members).rows, .widths = {}};
+      known.of_blocks.insert(known.of_blocks.begin(), blocks);
+    }
     return known;
   }
 
-  const std::vector<int>& host_of_;
+  const Membership& world_;
   bool may_have_grid_;
   std::optional<bool> two_level_;
   std::int64_t intra_size_;

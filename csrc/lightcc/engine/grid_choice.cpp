@@ -30,6 +30,18 @@ GridPosition grid_position(const Grid& grid, std::int32_t rank) {
   return position;
 }
 
+GridShape shape_of(const Grid& grid, const Ranks& ranks) {
+  GridShape shape{.rows = {}, .width = grid.block_size()};
+  for (const Ranks& block : grid.blocks) {
+    std::vector<std::size_t>& row = shape.rows.emplace_back();
+    for (const std::int32_t rank : block) {
+      row.push_back(
+          static_cast<std::size_t>(std::ranges::lower_bound(ranks, rank) - ranks.begin()));
+    }
+  }
+  return shape;
+}
+
 GridChoice choose_grid(const std::vector<std::int32_t>& ranks,
                        const std::vector<int>& host_of,
                        std::optional<bool> wanted,

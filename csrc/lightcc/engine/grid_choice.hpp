@@ -10,6 +10,7 @@
 
 #include "lightcc/base/export.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 
 namespace lightcc {
 
@@ -30,6 +31,8 @@ struct GridChoice {
 
 /// Where a rank of the grid stands in it.
 LIGHTCC_EXPORT GridPosition grid_position(const Grid& grid, std::int32_t rank);
+/// The grid's blocks as rows, by the ranks' places in `ranks`, which is ascending.
+LIGHTCC_EXPORT GridShape shape_of(const Grid& grid, const std::vector<std::int32_t>& ranks);
 
 /// `ranks` ascending; `host_of` by world rank. `wanted` and `intra_size` are LIGHT_2D_ALLREDUCE and
 /// LIGHT_INTRA_SIZE. Where a grid would be no better than a flat group (one block, or blocks of

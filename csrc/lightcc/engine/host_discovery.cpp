@@ -23,7 +23,7 @@
 namespace lightcc {
 namespace {
 
-constexpr std::size_t kMaxCardText = 256;
+constexpr std::size_t kMaxCardText = 1024;
 constexpr std::uint8_t kLocalPurpose = 'L';
 // How long the news may take that a rank whose name is gone has ended.
 constexpr Duration kDeathNotice = std::chrono::seconds(1);
@@ -125,6 +125,8 @@ Bytes encode_card(const RankCard& card) {
   ByteWriter writer(bytes);
   writer.string(card.unix_name);
   writer.string(card.host_id);
+  writer.string(card.switches);
+  writer.number(static_cast<std::uint8_t>(card.from_slurm));
   return bytes;
 }
 
@@ -133,6 +135,8 @@ Result<RankCard> decode_card(const Bytes& bytes) {
   RankCard card;
   card.unix_name = reader.string(kMaxCardText);
   card.host_id = reader.string(kMaxCardText);
+  card.switches = reader.string(kMaxCardText);
+  card.from_slurm = reader.number<std::uint8_t>() != 0;
   if (!reader.finished()) {
     return make_error(ErrorCode::kPeerFailed, "a rank's card in the store does not parse");
   }
@@ -206,10 +210,9 @@ std::unique_ptr<HostDiscovery> HostDiscovery::alone() {
 }
 
 Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
-                                                           std::string host_id,
+                                                           RankCard card,
                                                            RendezvousRound& round) {
-  LIGHTCC_ASSIGN_OR_RETURN(std::string name, random_name());
-  RankCard card{std::move(name), std::move(host_id)};
+  LIGHTCC_ASSIGN_OR_RETURN(card.unix_name, random_name());
   LIGHTCC_ASSIGN_OR_RETURN(HostMail mail, HostMail::open(card.unix_name));
   LIGHTCC_ASSIGN_OR_RETURN(
       auto listener,

@@ -21,7 +21,10 @@ namespace lightcc {
 struct RankCard {
   std::string unix_name;  ///< Its abstract Unix sockets have it.
   std::string host_id;    ///< LIGHT_HOST_ID or empty.
+  std::string switches;   ///< Above its host, from the outermost in; empty: not told.
+  bool from_slurm = false;
 };
+inline constexpr std::size_t kMaxCardBytes = 4096;
 Bytes encode_card(const RankCard& card);
 Result<RankCard> decode_card(const Bytes& bytes);
 
@@ -33,9 +36,10 @@ class HostDiscovery {
  public:
   /// For a world of one rank: nobody to be found by, no socket.
   static std::unique_ptr<HostDiscovery> alone();
-  /// Opens this rank's Unix sockets. `round` outlives it: what waits, waits for its news, too.
+  /// Opens this rank's Unix sockets, and puts their name on `card`. `round` outlives it: what
+  /// waits, waits for its news, too.
   static Result<std::unique_ptr<HostDiscovery>> open(std::string secret,
-                                                     std::string host_id,
+                                                     RankCard card,
                                                      RendezvousRound& round);
 
   const RankCard& card() const { return card_; }

@@ -31,17 +31,6 @@ std::vector<std::int32_t> column_of(const Grid& grid, std::size_t member) {
   return column;
 }
 
-/// Where the members of `grid`, block by block, are in `ranks`.
-std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int32_t>& ranks) {
-  std::vector<std::size_t> order;
-  for (const auto& block : grid.blocks) {
-    for (const std::int32_t rank : block) {
-      order.push_back(position_of(ranks, rank));
-    }
-  }
-  return order;
-}
-
 }  // namespace
 
 HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd)
@@ -238,13 +227,13 @@ PlaneLanes HostPlane::make_lanes(std::uint32_t process_set,
       const auto of_block = take(lane_bytes(position->members));
       if (block == position->block) {
         levels = make_levels(process_set, lane, *layout.grid, of_block);
+        levels.shape = shape_of(*layout.grid, ranks);
       }
     }
     const std::shared_ptr<GridState> grid =
         make_grid_state(std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .max_bytes = max_bytes,
-                         .order = flat_order(*layout.grid, ranks)});
+                         .max_bytes = max_bytes});
     lanes.push_back({make_grid_group(std::move(group), grid), grid});
   }
   return lanes;
@@ -301,7 +290,8 @@ std::unique_ptr<Group> HostPlane::make_net(std::uint32_t process_set,
   for (const std::int32_t rank : ranks) {
     own = rank == world_.topology.rank ? static_cast<int>(members.size()) : own;
     members.push_back({static_cast<std::uint32_t>(rank),
-                       world_.transport_handles[static_cast<std::size_t>(rank)]});
+                       world_.transport_handles[static_cast<std::size_t>(rank)],
+                       world_.switches_of(rank)});
   }
   NetGroupOptions options;
   options.simd = simd_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lightcc/base/sha256.hpp"
+#include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/control/control_tree.hpp"
 #include "lightcc/engine/host_discovery.hpp"
 #include "lightcc/engine/store_exchange.hpp"
@@ -24,6 +25,18 @@ constexpr std::uint8_t kControlPurpose = 'C';
 constexpr const char* kTcp = "tcp";
 constexpr std::size_t kMaxSharedKnobs = 64;
 constexpr std::size_t kMaxSettingBytes = 5000;  // LIGHT_NET may be a path.
+
+RankCard card_of(const Knobs& knobs) {
+  RankCard card;
+  card.host_id = knobs.host_id;
+  card.switches = knobs.topology_addr;
+  if (card.switches.empty()) {
+    const auto depth = std::ranges::count(knobs.slurm_topology_pattern, '.');
+    card.switches = outer_switches(knobs.slurm_topology_addr, static_cast<std::size_t>(depth));
+    card.from_slurm = !card.switches.empty();
+  }
+  return card;
+}
 
 /// Whether rank `rank` has the same settings as rank 0.
 Status check_settings(const std::vector<std::string>& first,
@@ -56,6 +69,7 @@ class Joiner {
     world_.topology.size = options_.epoch.size;
     LIGHTCC_RETURN_IF_ERROR(exchange_cards());
     LIGHTCC_RETURN_IF_ERROR(find_hosts());
+    LIGHTCC_RETURN_IF_ERROR(find_switches());
     LIGHTCC_RETURN_IF_ERROR(link_host());
     if (world_.hosts.size() > 1 || wants_network_within_host()) {
       LIGHTCC_RETURN_IF_ERROR(open_network());
@@ -84,7 +98,7 @@ class Joiner {
     }
     LIGHTCC_ASSIGN_OR_RETURN(
         discovery_,
-        HostDiscovery::open(options_.epoch.secret, options_.knobs.host_id, joining_->round));
+        HostDiscovery::open(options_.epoch.secret, card_of(options_.knobs), joining_->round));
     Bytes card;
     ByteWriter writer(card);
     std::uint64_t random = 0;
@@ -104,7 +118,7 @@ class Joiner {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       ByteReader reader(all[rank]);
       const auto number = reader.number<std::uint64_t>();
-      const auto blob = reader.blob(2 * kMaxText);
+      const auto blob = reader.blob(kMaxCardBytes);
       LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
       cards_.push_back(std::move(parsed));
       all_agree = all_agree && std::ranges::equal(reader.raw(digest.size()), digest);
@@ -156,6 +170,39 @@ class Joiner {
     }
     describe_topology();
     return {};
+  }
+
+  Status find_switches() {
+    const auto has_switches = [](const RankCard& card) { return !card.switches.empty(); };
+    const auto with = std::ranges::find_if(cards_, has_switches);
+    const auto without = std::ranges::find_if_not(cards_, has_switches);
+    if (with != cards_.end() && without != cards_.end()) {
+      const auto meant = std::ranges::find_if(
+          cards_, [&](const RankCard& card) { return has_switches(card) && !card.from_slurm; });
+      return meant == cards_.end() ? Status()  // Slurm has started some of the ranks only.
+                                   : differing_switches(without, meant, "on all hosts or on none");
+    }
+    for (std::size_t rank = 0; rank < cards_.size() && with != cards_.end(); ++rank) {
+      const auto card = cards_.begin() + static_cast<std::ptrdiff_t>(rank);
+      const auto leader = cards_.begin() + leader_of(world_.host_of[rank]);
+      if (card->switches != leader->switches) {
+        return differing_switches(leader, card, "to one value on a host, which they share");
+      }
+      world_.switches.push_back(card->switches);
+    }
+    return {};
+  }
+
+  Status differing_switches(std::vector<RankCard>::iterator one,
+                            std::vector<RankCard>::iterator other,
+                            const char* how) {
+    const auto text = [&](std::vector<RankCard>::iterator card) {
+      return "rank " + std::to_string(card - cards_.begin()) + " has " +
+             (card->from_slurm ? "SLURM" : "LIGHT") + "_TOPOLOGY_ADDR=\"" + card->switches + "\"";
+    };
+    return {ErrorCode::kInvalidArgument,
+            text(one) + ", but " + text(other) + "; LIGHT_TOPOLOGY_ADDR must be set " + how,
+            static_cast<int>(other - cards_.begin())};
   }
 
   void describe_topology() {

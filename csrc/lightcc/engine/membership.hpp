@@ -1,8 +1,9 @@
 // Joining a world: from a store and a secret to a topology, control links, shared memory and a
 // transport. Blocks; runs once, before the progress loop exists.
 //
-// 1. Every rank opens abstract Unix sockets and publishes their name and its host id ("card"), a
-//    digest of the knobs on which all must agree, and a number: rank 0's is the world's.
+// 1. Every rank opens abstract Unix sockets and publishes a "card": their name, its host id and the
+//    switches above its host. Beside it are a digest of the knobs on which all must agree, and a
+//    number: rank 0's is the world's.
 // 2. Every rank looks for the names of lower ranks in ascending order. The first that is there
 //    shares this rank's host and is its leader; a rank that finds none leads its host. Names of
 //    hosts play no part.
@@ -23,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
@@ -70,12 +72,18 @@ struct Membership {
   std::uint64_t world_id = 0;
   std::vector<int> host_of;             ///< Host number by rank.
   std::vector<std::vector<int>> hosts;  ///< Ranks by host, ascending; hosts by their lowest rank.
+  /// By rank: those above its host, from the outermost in (grid_shape.hpp). Empty: nobody told.
+  std::vector<std::string> switches;
   HostMembership host;
   std::optional<ControlLink> parent;     ///< Absent on rank 0.
   std::vector<ControlLink> children;     ///< Local ranks (leader), leaders of child hosts.
   std::optional<SocketAddress> address;  ///< The transport and control connections have it.
   std::unique_ptr<Transport> transport;  ///< Null where ranks need none to reach others.
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
+
+  std::string switches_of(std::int32_t rank) const {
+    return switches.empty() ? std::string() : switches[static_cast<std::size_t>(rank)];
+  }
 };
 
 /// Whether `epoch` has a rank of a world, and a store where that needs one. kInvalidArgument.

@@ -48,6 +48,9 @@ TEST(Knobs, an_empty_environment_gives_the_defaults) {
 TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   const Knobs knobs = good({{"LIGHT_IFACE", "eth0,eth1"},
                             {"LIGHT_HOST_ID", "a"},
+                            {"LIGHT_TOPOLOGY_ADDR", "zone.rack"},
+                            {"SLURM_TOPOLOGY_ADDR", "s0.n1"},
+                            {"SLURM_TOPOLOGY_ADDR_PATTERN", "switch.node"},
                             {"LIGHT_NET", "tcp"},
                             {"LIGHT_TCP_RATE", "5K"},
                             {"LIGHT_PEER_TIMEOUT", "4.5"},
@@ -70,6 +73,9 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"HOROVOD_LOG_HIDE_TIME", "1"}});
   EXPECT_EQ(knobs.iface, "eth0,eth1");
   EXPECT_EQ(knobs.host_id, "a");
+  EXPECT_EQ(knobs.topology_addr, "zone.rack");
+  EXPECT_EQ(knobs.slurm_topology_addr, "s0.n1");
+  EXPECT_EQ(knobs.slurm_topology_pattern, "switch.node");
   EXPECT_EQ(knobs.net, "tcp");
   EXPECT_EQ(knobs.tcp_rate, 5 * 1024);
   EXPECT_EQ(knobs.peer_timeout_s, 4.5);

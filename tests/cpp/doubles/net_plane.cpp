@@ -82,7 +82,9 @@ class NetPlane final : public Plane {
       std::unique_ptr<Group> group = net(id, kFlatLane + lane, ranks);
       std::shared_ptr<GridState> state;
       if (grid.has_value()) {
-        state = make_grid_state(levels_of(id, lane, *grid), {.order = order_of(*grid, ranks)});
+        GridLevels levels = levels_of(id, lane, *grid);
+        levels.shape = shape_of(*grid, ranks);
+        state = make_grid_state(std::move(levels), {});
         group = make_grid_group(std::move(group), state);
       }
       groups.push_back({std::move(group), state});
@@ -104,21 +106,12 @@ class NetPlane final : public Plane {
     return levels;
   }
 
-  static std::vector<std::size_t> order_of(const Grid& grid, const Ranks& ranks) {
-    std::vector<std::size_t> order;
-    for (const Ranks& block : grid.blocks) {
-      for (const std::int32_t rank : block) {
-        order.push_back(index_in(ranks, rank));
-      }
-    }
-    return order;
-  }
-
   std::unique_ptr<Group> net(std::uint32_t id, std::uint32_t lane, const Ranks& ranks) const {
     std::vector<NetMember> members;
     for (const std::int32_t rank : ranks) {
       members.push_back({static_cast<std::uint32_t>(rank),
-                         world_.transport_handles[static_cast<std::size_t>(rank)]});
+                         world_.transport_handles[static_cast<std::size_t>(rank)],
+                         world_.switches_of(rank)});
     }
     return make_net_group(*world_.transport,
                           std::move(members),

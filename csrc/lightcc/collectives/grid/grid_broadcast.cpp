@@ -5,6 +5,7 @@
 //                                      more (NetBroadcast), 1/n of it by each member
 #include <cstddef>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,14 +23,7 @@ class BroadcastStages final : public GridStages {
  public:
   BroadcastStages(const GridState& state, std::byte* data, const SharePlan& plan, std::size_t root)
       : GridStages(state, ChunkSchedule(plan.chunks(), state.lead())), data_(data), plan_(plan) {
-    for (std::size_t block = 0; block < state.shape.rows(); ++block) {
-      for (std::size_t member = 0; member < state.shape.members_of(block); ++member) {
-        if (state.flat(block, member) == root) {
-          root_block_ = block;
-          root_member_ = member;
-        }
-      }
-    }
+    std::tie(root_block_, root_member_) = state.shape.position_of(root);
   }
 
   std::unique_ptr<Work> start_scatter(std::size_t chunk) override {

@@ -190,7 +190,7 @@ std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions o
   auto state = std::make_shared<GridState>();
   const auto width = static_cast<std::size_t>(levels.intra->size());
   const auto blocks = static_cast<std::size_t>(levels.inter.front()->size());
-  state->shape = levels.shape.value_or(GridShape{.members = blocks * width, .width = width});
+  state->shape = levels.shape.value_or(rows_of(blocks * width, width));
   state->levels = std::move(levels);
   state->options = std::move(options);
   return state;

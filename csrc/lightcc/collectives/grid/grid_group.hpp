@@ -25,8 +25,6 @@ struct GridGroupOptions {
   std::size_t chunk_bytes = 0;  ///< The pipeline's; 0: by the size of the bucket.
   /// Larger operations are left to the flat group.
   std::size_t max_bytes = std::size_t{1} << 30;
-  /// The flat group's number of member i of block b, at b * n + i; empty: the same.
-  std::vector<std::size_t> order = {};
   /// All-reduces of at most so many bytes go through both levels whole, in two stages.
   std::size_t flood_bytes = 0;
   /// Starts larger ones where blocks exchange over a transport, and the levels share the wire.
@@ -69,7 +67,7 @@ struct GridLevels {
   /// The columns of a member's shares after the first, where the last block is shorter and `inter`
   /// has one group.
   std::vector<std::unique_ptr<Group>> other_columns = {};
-  /// Absent: blocks are alike.
+  /// By the flat group's numbers. Absent: blocks are alike, and their members neighbours.
   std::optional<GridShape> shape = std::nullopt;
 };
 

@@ -34,9 +34,9 @@ class GridPartStages : public GridStages {
   /// How many elements of `chunk` pass with the own share `index`, by block; none at all: empty.
   std::vector<std::size_t> column(std::size_t chunk, std::size_t index) const {
     std::vector<std::size_t> counts;
-    counts.reserve(state().shape.rows());
+    counts.reserve(state().shape.rows.size());
     std::size_t total = 0;
-    for (std::size_t block = 0; block < state().shape.rows(); ++block) {
+    for (std::size_t block = 0; block < state().shape.rows.size(); ++block) {
       counts.push_back(part(chunk, block, state().first_share() + index).count);
       total += counts.back();
     }
@@ -51,9 +51,9 @@ class GridPartStages : public GridStages {
     if (staging_ != nullptr && owner_of(share) == state().me()) {
       const std::size_t slot =
           chunk % schedule().lead() * state().own_shares() + share - state().first_share();
-      stage = staging_.get() + slot * state().shape.rows() * plan_.piece_bytes();
+      stage = staging_.get() + slot * state().shape.rows.size() * plan_.piece_bytes();
     }
-    for (std::size_t block = 0; block < state().shape.rows(); ++block) {
+    for (std::size_t block = 0; block < state().shape.rows.size(); ++block) {
       bucket_.for_each_piece(
           part(chunk, block, share), [&](const TensorSpan& piece, std::size_t /*offset*/) {
             visit(piece, block, stage);
@@ -72,7 +72,7 @@ class GridPartStages : public GridStages {
         plan_(std::move(plan)) {
     if (staged) {
       const std::size_t bytes =
-          schedule().lead() * state.own_shares() * state.shape.rows() * plan_.piece_bytes();
+          schedule().lead() * state.own_shares() * state.shape.rows.size() * plan_.piece_bytes();
       staging_ = std::make_unique_for_overwrite<std::byte[]>(bytes);  // NOLINT: as declared
     }
   }

@@ -19,7 +19,7 @@ struct GridState {
   GridLevels levels;
   GridGroupOptions options;
   Status status;    ///< Ok while the levels can be used.
-  GridShape shape;  ///< What the levels have, or blocks that are alike.
+  GridShape shape;  ///< The levels', or of neighbours in blocks that are alike.
 
   /// Ends both levels for the reason of `why` (the first one stays). No Work of theirs is left.
   void fail(const Status& why);
@@ -32,8 +32,7 @@ struct GridState {
   std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
   /// The flat group's number of `member` of `block`.
   std::size_t flat(std::size_t block, std::size_t member) const {
-    const std::size_t position = block * shape.width + member;
-    return options.order.empty() ? position : options.order[position];
+    return shape.rows[block][member];
   }
   // The shares of this member: the first one, and how many.
   std::size_t first_share() const { return shape.first_share(block(), me()); }

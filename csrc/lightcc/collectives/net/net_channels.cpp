@@ -4,10 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace lightcc {
+namespace {
+
+// Lanes of groups have lower numbers. Bits above tell further channels to the same member apart.
+constexpr std::uint32_t kLaneBits = 16;
+
+}  // namespace
 
 NetChannels::NetChannels(Transport& transport,
                          std::vector<NetMember> members,
@@ -15,35 +22,52 @@ NetChannels::NetChannels(Transport& transport,
                          std::uint32_t process_set,
                          std::uint32_t lane,
                          const NetGroupOptions& options)
-    : transport_(transport),
-      members_(std::move(members)),
-      rank_(rank),
-      process_set_(process_set),
-      lane_(lane),
-      options_(options),
-      senders_(members_.size()),
-      receivers_(members_.size()) {}
+    : transport_(transport), rank_(rank), process_set_(process_set), options_(options) {
+  peers_.reserve(members.size());
+  for (NetMember& member : members) {
+    peers_.push_back({.member = std::move(member), .first = peers_.size(), .lane = lane});
+  }
+}
 
-ChannelId NetChannels::id_of(std::size_t source, std::size_t destination) const {
-  return {.source = members_[source].world_rank,
-          .destination = members_[destination].world_rank,
-          .process_set = process_set_,
-          .lane = lane_};
+std::vector<std::string> NetChannels::switches_of(const std::vector<std::size_t>& members) const {
+  std::vector<std::string> switches;
+  switches.reserve(members.size());
+  for (const std::size_t member : members) {
+    switches.push_back(peers_[member].member.switches);
+  }
+  return switches;
+}
+
+std::size_t NetChannels::again(std::size_t member) {
+  Peer& first = peers_[peers_[member].first];
+  Peer next{.member = first.member, .first = peers_[member].first};
+  next.lane = first.lane + (first.numbers++ << kLaneBits);
+  peers_.push_back(std::move(next));
+  return peers_.size() - 1;
 }
 
 Result<SendChannel*> NetChannels::sender(std::size_t member) {
-  if (senders_[member] == nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(senders_[member],
-                             transport_.connect(members_[member].handle, id_of(rank_, member)));
+  Peer& peer = peers_[member];
+  if (peer.sender == nullptr) {
+    const ChannelId id{.source = peers_[rank_].member.world_rank,
+                       .destination = peer.member.world_rank,
+                       .process_set = process_set_,
+                       .lane = peer.lane};
+    LIGHTCC_ASSIGN_OR_RETURN(peer.sender, transport_.connect(peer.member.handle, id));
   }
-  return senders_[member].get();
+  return peer.sender.get();
 }
 
 Result<RecvChannel*> NetChannels::receiver(std::size_t member) {
-  if (receivers_[member] == nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(receivers_[member], transport_.accept(id_of(member, rank_)));
+  Peer& peer = peers_[member];
+  if (peer.receiver == nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(peer.receiver,
+                             transport_.accept({.source = peer.member.world_rank,
+                                                .destination = peers_[rank_].member.world_rank,
+                                                .process_set = process_set_,
+                                                .lane = peer.lane}));
   }
-  return receivers_[member].get();
+  return peer.receiver.get();
 }
 
 void NetChannels::fail(const Status& status) {
@@ -51,14 +75,12 @@ void NetChannels::fail(const Status& status) {
     return;
   }
   status_ = status;
-  for (const auto& channel : senders_) {
-    if (channel != nullptr) {
-      channel->cancel();
+  for (const Peer& peer : peers_) {
+    if (peer.sender != nullptr) {
+      peer.sender->cancel();
     }
-  }
-  for (const auto& channel : receivers_) {
-    if (channel != nullptr) {
-      channel->cancel();
+    if (peer.receiver != nullptr) {
+      peer.receiver->cancel();
     }
   }
 }

@@ -1,14 +1,16 @@
 // The channels of one member on one lane of a process set, which all levels of a group share, and
 // whether the group still works.
 //
-// Two members meet in one row or column only, and one operation of the whole group runs at a time,
-// so messages match by order alone. An abandoned operation ends the group: its channels are
-// cancelled, and the peers hear of it as kPeerFailed.
+// One operation of the whole group runs at a time. Two members meet in one row or column of a
+// level, or in several columns if both are of shorter rows. Then they have channels of their own
+// for each column. So messages match by order alone. An abandoned operation ends the group: its
+// channels are cancelled, and the peers hear of it as kPeerFailed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
@@ -28,6 +30,9 @@ class NetChannels {
               const NetGroupOptions& options);
 
   const NetGroupOptions& options() const { return options_; }
+  std::vector<std::string> switches_of(const std::vector<std::size_t>& members) const;
+  /// Another number of `member`, with channels of its own. Both ends ask for theirs in one order.
+  std::size_t again(std::size_t member);
   /// The channel to, or from, `member`; opened at the first call.
   Result<SendChannel*> sender(std::size_t member);
   Result<RecvChannel*> receiver(std::size_t member);
@@ -39,16 +44,20 @@ class NetChannels {
   void fail(const Status& status);
 
  private:
-  ChannelId id_of(std::size_t source, std::size_t destination) const;
+  struct Peer {
+    NetMember member;
+    std::size_t first = 0;      ///< Its first number.
+    std::uint32_t lane = 0;     ///< Its channels have it.
+    std::uint32_t numbers = 1;  ///< How many it has, where this is the first.
+    std::unique_ptr<SendChannel> sender = nullptr;
+    std::unique_ptr<RecvChannel> receiver = nullptr;
+  };
 
   Transport& transport_;
-  std::vector<NetMember> members_;
+  std::vector<Peer> peers_;  ///< By number; those that members have at first are their ranks.
   std::size_t rank_;
   std::uint32_t process_set_;
-  std::uint32_t lane_;
   NetGroupOptions options_;
-  std::vector<std::unique_ptr<SendChannel>> senders_;
-  std::vector<std::unique_ptr<RecvChannel>> receivers_;
   Status status_;
 };
 

@@ -34,6 +34,8 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -147,24 +149,29 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
                                    const std::vector<std::size_t>& members,
                                    std::size_t rank,
                                    std::size_t max_width) {
-  const GridRow lowest = grid_row(members.size(), max_width);
+  const auto among = [&](std::vector<std::size_t> numbers) {
+    std::ranges::transform(numbers, numbers.begin(), [&](std::size_t i) { return members[i]; });
+    return numbers;
+  };
+  const MembersBySwitch switches = by_switch(channels->switches_of(members));
+  const GridRow lowest = grid_row(max_members(switches), max_width);
   const auto links_of = [&](std::vector<std::size_t> of, std::size_t own) {
     return std::make_shared<NetLinks>(channels, std::move(of), static_cast<int>(own), lowest.order);
   };
-  const GridShape shape{.members = members.size(), .width = lowest.width};
-  if (shape.rows() == 1) {
+  const GridShape shape = rows_of(switches, lowest.width);
+  if (shape.rows.size() == 1) {
     return make_checked_group(std::make_unique<NetGroup>(links_of(members, rank)));
   }
-  const std::size_t row = rank / shape.width;
-  const std::size_t own = rank % shape.width;
-  const auto row_begin = members.begin() + static_cast<std::ptrdiff_t>(row * shape.width);
-  const auto row_end = row_begin + static_cast<std::ptrdiff_t>(shape.members_of(row));
-  const auto row_links = links_of({row_begin, row_end}, own);
+  const auto [row, own] = shape.position_of(rank);
+  const auto row_links = links_of(among(shape.rows[row]), own);
   GridLevels levels{.intra = std::make_unique<NetGroup>(row_links), .inter = {}, .shape = shape};
+  std::set<std::size_t> met;
   for (std::size_t index = 0; index < shape.shares_of(row, own); ++index) {
-    std::vector<std::size_t> column;
-    for (const std::size_t owner : shape.column(shape.first_share(row, own) + index)) {
-      column.push_back(members[owner]);
+    auto column = among(shape.column(shape.first_share(row, own) + index));
+    for (std::size_t& member : column) {
+      if (member != members[rank] && !met.insert(member).second) {
+        member = channels->again(member);
+      }
     }
     auto& groups = index == 0 ? levels.inter : levels.other_columns;
     groups.push_back(make_levels(channels, column, row, max_width));
@@ -180,9 +187,9 @@ std::unique_ptr<Group> make_levels(const std::shared_ptr<NetChannels>& channels,
            },
        .min_scattered_bytes = min_scattered_bytes(channels->options().chunk_bytes),
        .min_gathered_bytes = lone_tensor_bytes(channels->options().chunk_bytes),
-       .flat_broadcast_bytes = shape.members <= kMaxChainMembers
+       .flat_broadcast_bytes = members.size() <= kMaxChainMembers
                                    ? std::numeric_limits<std::size_t>::max()
-                                   : broadcast_tree_bytes(shape.members),
+                                   : broadcast_tree_bytes(members.size()),
        .on_fail = [channels](const Status& why) { channels->fail(why); }});
   return make_grid_group(std::make_unique<NetGroup>(links_of(members, rank)), std::move(grid));
 }
@@ -275,7 +282,9 @@ std::unique_ptr<Group> make_net_group(Transport& transport,
   const auto channels =
       std::make_shared<NetChannels>(transport, std::move(members), own, process_set, lane, rounded);
   auto wide = make_levels(channels, all, own, kWideRow);
-  if (grid_widths(all.size()) == grid_widths(all.size(), kWideRow)) {
+  if (std::ranges::all_of(grid_tiers(channels->switches_of(all)), [](const GridTier& tier) {
+        return tier.widths == grid_widths(max_members(tier.switches), kWideRow);
+      })) {
     return wide;
   }
   return std::make_unique<NetGroupBySize>(

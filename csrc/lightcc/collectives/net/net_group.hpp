@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lightcc/collectives/grid/grid_shape.hpp"
@@ -24,6 +25,8 @@ struct NetGroupOptions {
 struct NetMember {
   std::uint32_t world_rank = 0;
   TransportHandle handle;
+  std::string switches =
+      {};  ///< Above its host, from the outermost in (grid_shape); empty: not told.
 };
 
 /// `members[rank]` is this one. `transport` outlives the group and its Works, which do not poll it:

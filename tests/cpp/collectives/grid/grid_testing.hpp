@@ -63,19 +63,19 @@ class GridWorld {
     const int position = shape_.member_of(rank);
     std::vector<int> all;
     std::vector<int> column;
-    std::vector<std::size_t> order;
+    lightcc::GridShape rows{.rows = {}, .width = static_cast<std::size_t>(shape_.members)};
     for (int other = 0; other < shape_.size(); ++other) {
       all.push_back(other);
-      order.push_back(
-          static_cast<std::size_t>(shape_.rank_of(other / shape_.members, other % shape_.members)));
     }
     for (int other = 0; other < shape_.blocks; ++other) {
       column.push_back(shape_.rank_of(other, position));
-    }
-    if (!shape_.interleaved) {
-      order.clear();  // The default.
+      const std::vector<int> of_block = ranks_of(other);
+      rows.rows.emplace_back(of_block.begin(), of_block.end());
     }
     GridLevels levels;
+    if (shape_.interleaved) {
+      levels.shape = std::move(rows);
+    }
     levels.intra = shape_.shared ? make_shm_group(memory_[static_cast<std::size_t>(block)]->span(),
                                                   position,
                                                   silent_bells(shape_.members),
@@ -85,11 +85,10 @@ class GridWorld {
       levels.inter.push_back(
           net_group(transport, column, block, 100 + static_cast<std::uint32_t>(i)));
     }
-    return make_grid_group(net_group(transport, all, rank, 0),
-                           make_grid_state(std::move(levels),
-                                           {.chunk_bytes = shape_.chunk_bytes,
-                                            .max_bytes = shape_.max_bytes,
-                                            .order = std::move(order)}));
+    return make_grid_group(
+        net_group(transport, all, rank, 0),
+        make_grid_state(std::move(levels),
+                        {.chunk_bytes = shape_.chunk_bytes, .max_bytes = shape_.max_bytes}));
   }
 
   LoopbackHub hub;

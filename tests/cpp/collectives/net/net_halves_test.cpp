@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -60,10 +61,14 @@ std::vector<TensorSpan> tensors_of(Numbers& front, Numbers& back) {
 }
 
 TEST(NetHalves, of_an_allreduce_together_give_the_sum_in_the_tensors) {
-  for (const int size : {1, 2, 3, 5, 17}) {
+  const NetGroupOptions options{
+      .chunk_bytes = 4096, .level_chunk_bytes = 30000, .narrow_bytes = 20000};
+  for (const auto& [size, paths] : std::vector<std::pair<int, std::vector<std::string>>>{
+           {1, {}}, {2, {}}, {3, {}}, {5, {}}, {17, {}}, {5, racks_of(5)}, {17, racks_of(17)}}) {
     for (const std::size_t count :
          {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{5003}}) {
-      NetWorld world(size, FaultPlan(count + 1).fragment(300).capacity(2048));
+      const FaultPlan plan = FaultPlan(count + 1).fragment(300).capacity(2048);
+      NetWorld world(size, plan, options, 0, paths);
       const auto parts = parts_of(size, count);
       std::vector<Numbers> fronts;
       std::vector<Numbers> backs;

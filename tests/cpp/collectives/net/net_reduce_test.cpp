@@ -280,14 +280,14 @@ std::byte* raw(std::vector<float>& values) {
   return std::as_writable_bytes(std::span(values)).data();
 }
 
-/// The sum of `inputs` in the order of their levels.
+/// The sum of `inputs` in the order of levels of these widths.
 template <typename Number>
 std::vector<Number> sum_in_levels(std::vector<std::vector<Number>> inputs,
+                                  const std::vector<std::size_t>& widths,
                                   std::size_t count,
                                   Reduction reduction) {
   const double postscale = reduction.postscale;
-  reduction.postscale = 1.0;
-  for (const std::size_t width : grid_widths(inputs.size())) {
+  for (const std::size_t width : widths) {
     std::vector<std::vector<Number>> sums;
     const bool last = inputs.size() <= width;
     for (std::size_t first = 0; first < inputs.size(); first += width) {
@@ -310,12 +310,37 @@ std::vector<Number> sum_in_levels(std::vector<std::vector<Number>> inputs,
   return inputs.front();
 }
 
+/// The same in the order of the tiers of members with these paths.
+template <typename Number>
+std::vector<Number> sum_in_tiers(std::vector<std::vector<Number>> inputs,
+                                 const std::vector<std::string>& paths,
+                                 std::size_t count,
+                                 Reduction reduction) {
+  const double postscale = reduction.postscale;
+  for (const GridTier& tier : grid_tiers(paths)) {
+    std::vector<std::vector<Number>> sums;
+    reduction.postscale = tier.switches.size() == 1 ? postscale : 1.0;
+    for (const std::vector<std::size_t>& members : tier.switches) {
+      std::vector<std::vector<Number>> within;
+      for (const std::size_t member : members) {
+        within.push_back(inputs[member]);
+      }
+      sums.push_back(sum_in_levels(within, tier.widths, count, reduction));
+    }
+    reduction.prescale = 1.0;
+    inputs = std::move(sums);
+  }
+  return inputs.front();
+}
+
 /// Cuts `inputs` and messages in several ways, and expects the same bits of all.
 template <typename Number>
-void check_bits(const std::vector<std::vector<Number>>& inputs, const Reduction& reduction) {
+void check_bits(const std::vector<std::vector<Number>>& inputs,
+                const Reduction& reduction,
+                const std::vector<std::string>& paths) {
   const std::size_t size = inputs.size();
   const std::size_t count = inputs.front().size();
-  const auto wanted = sum_in_levels(inputs, count, reduction);
+  const auto wanted = sum_in_tiers(inputs, paths, count, reduction);
   for (const std::size_t chunk : {64U, 1024U, 100000U}) {
     // Whole, on narrow levels or on wide ones, and so small that the one-hop algorithm takes it.
     for (const std::size_t tensor : {count, std::size_t{1000}}) {
@@ -323,7 +348,9 @@ void check_bits(const std::vector<std::vector<Number>>& inputs, const Reduction&
                      FaultPlan(chunk).fragment(320),
                      {.chunk_bytes = chunk,
                       .level_chunk_bytes = 10 * chunk,
-                      .narrow_bytes = chunk == 1024 ? kNarrowBytes : 4096});
+                      .narrow_bytes = chunk == 1024 ? kNarrowBytes : 4096},
+                     0,
+                     paths);
       auto data = inputs;
       for (std::size_t first = 0; first < count; first += tensor) {
         const std::size_t part = std::min(tensor, count - first);
@@ -356,8 +383,11 @@ TEST(NetAllreduce, bits_do_not_depend_on_chunks_tensors_or_algorithm) {
             static_cast<std::uint16_t>((i * 7919 + k * 104729) % 0x4c00 | (k % 2) << 15));
       }
     }
-    check_bits(inputs, {.dtype = DataType::kFloat32, .prescale = 0.3, .postscale = 1.7});
-    check_bits(halves, {.dtype = DataType::kFloat16, .prescale = 0.5});
+    const std::vector<std::string> nobody_told(size);
+    for (const auto& paths : {nobody_told, racks_of(static_cast<int>(size))}) {
+      check_bits(inputs, {.dtype = DataType::kFloat32, .prescale = 0.3, .postscale = 1.7}, paths);
+      check_bits(halves, {.dtype = DataType::kFloat16, .prescale = 0.5}, paths);
+    }
   }
 }
 

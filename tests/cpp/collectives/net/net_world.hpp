@@ -37,18 +37,32 @@ inline std::uint32_t world_rank_of(int member) {
   return static_cast<std::uint32_t>(3 * member + 1);
 }
 
+/// Racks of several sizes in two zones, whose members have no neighbouring numbers.
+inline std::vector<std::string> racks_of(int size) {
+  std::vector<std::string> paths;
+  for (int member = 0; member < size; ++member) {
+    const int rack = member * member % 7;
+    paths.push_back("zone" + std::to_string(rack % 2) + ".rack" + std::to_string(rack));
+  }
+  return paths;
+}
+
+/// `switches`: by member; empty: not told.
 struct NetWorld {
   explicit NetWorld(int size,
                     const FaultPlan& plan = FaultPlan(),
                     const NetGroupOptions& options = {.chunk_bytes = 4096,
                                                       .level_chunk_bytes = 30000,
                                                       .narrow_bytes = 20000},
-                    std::uint32_t lane = 0)
+                    std::uint32_t lane = 0,
+                    const std::vector<std::string>& switches = {})
       : seed(plan.seed()), hub(plan), random(plan.seed()) {
     std::vector<NetMember> members;
     for (int i = 0; i < size; ++i) {
       members.push_back(
-          {.world_rank = world_rank_of(i), .handle = LoopbackHub::handle_of(world_rank_of(i))});
+          {.world_rank = world_rank_of(i),
+           .handle = LoopbackHub::handle_of(world_rank_of(i)),
+           .switches = switches.empty() ? "" : switches[static_cast<std::size_t>(i)]});
     }
     for (int i = 0; i < size; ++i) {
       transports.push_back(hub.make_transport(world_rank_of(i)));
