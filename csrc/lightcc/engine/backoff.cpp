@@ -49,11 +49,11 @@ bool Backoff::keep_looking(Duration limit) {
     idle_since_ = now_ = clock_.now();
     yields_now_ = policy_.pause <= Duration::zero();
   }
-  for (std::uint32_t i = 0; i < policy_.pauses; ++i) {
-    relax(false);
-  }
   pauses_ += policy_.pauses;
   if (!yields_now_) {
+    for (std::uint32_t i = 0; i < policy_.pauses; ++i) {
+      relax(false);
+    }
     if (pauses_ % kPausesPerReading != 0) {
       return true;
     }
