@@ -54,7 +54,7 @@ void combine_levels(std::span<const ReduceSource> sources,
   for (const std::size_t width : lower) {
     below *= width;
   }
-  alignas(64) std::array<std::byte, kMaxRowWidth * kTileBytes> sums;
+  alignas(64) std::array<std::byte, kMaxRowWidth * kTileBytes> sums;  // NOLINT: filled by rows
   std::array<ReduceSource, kMaxRowWidth> rows{};
   std::size_t row = 0;
   for (std::size_t first = 0; first < sources.size(); first += below, ++row) {

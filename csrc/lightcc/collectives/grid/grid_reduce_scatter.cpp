@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid/grid_parts.hpp"
 #include "lightcc/collectives/grid/grid_stages.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"

@@ -47,7 +47,6 @@
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/share_plan.hpp"

@@ -20,7 +20,6 @@
 #include "lightcc/collectives/grid/grid_order.hpp"
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/work.hpp"

@@ -35,7 +35,6 @@
 #include <memory>
 #include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
