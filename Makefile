@@ -32,8 +32,7 @@ RUN_CPP_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
 # $(call RUN_PYTHON_TESTS,ENVIRONMENT,WORKERS,REPORT) [pytest options]
 RUN_PYTHON_TESTS = ../../tools/run_python_tests.sh $(CURDIR)/$1/bin/pytest $2 $(REPORTS)/$3.xml \
   -c ../../pyproject.toml --rootdir ../.. $(PYTEST_ARGS)
-# Of the thousands of modules only those that are imported get compiled, then.
-PIP_INSTALL = pip install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL = pip install --quiet --disable-pip-version-check
 
 .PHONY: help
 help:  ## Lists these targets
