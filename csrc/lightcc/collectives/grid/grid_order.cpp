@@ -16,9 +16,8 @@ namespace {
 constexpr std::size_t kTileBytes = std::size_t{2} << 10;
 
 struct Tile {
-  std::size_t first = 0;  ///< Element.
-  std::size_t count = 0;
-  std::size_t element_bytes = 1;
+  std::size_t offset = 0;  ///< Bytes.
+  std::size_t count = 0;   ///< Elements.
 };
 
 void combine(std::span<const ReduceSource> sources,
@@ -31,7 +30,7 @@ void combine(std::span<const ReduceSource> sources,
   for (std::size_t i = 0; i < sources.size(); ++i) {
     shifted[i] = sources[i];
     if (sources[i].data != nullptr) {
-      shifted[i].data += tile.first * tile.element_bytes;
+      shifted[i].data += tile.offset;
     }
   }
   reduce(std::span(shifted).first(sources.size()), out, out2, tile.count, reduction, level);
@@ -68,8 +67,7 @@ void combine_levels(std::span<const ReduceSource> sources,
                    level);
     rows[row].data = sum;
   }
-  const Tile whole{.first = 0, .count = tile.count, .element_bytes = tile.element_bytes};
-  combine(std::span(rows).first(row), whole, out, out2, between_blocks(reduction), level);
+  reduce(std::span(rows).first(row), out, out2, tile.count, between_blocks(reduction), level);
 }
 
 }  // namespace
@@ -88,14 +86,14 @@ void reduce_in_levels(std::span<const ReduceSource> sources,
   const std::size_t element = element_size(reduction.dtype);
   const std::size_t step = kTileBytes / element;
   for (std::size_t first = 0; first < count; first += step) {
-    combine_levels(
-        sources,
-        widths,
-        {.first = first, .count = std::min(step, count - first), .element_bytes = element},
-        out + first * element,
-        out2 == nullptr ? nullptr : out2 + first * element,
-        reduction,
-        level);
+    const Tile tile{.offset = first * element, .count = std::min(step, count - first)};
+    combine_levels(sources,
+                   widths,
+                   tile,
+                   out + tile.offset,
+                   out2 == nullptr ? nullptr : out2 + tile.offset,
+                   reduction,
+                   level);
   }
 }
 

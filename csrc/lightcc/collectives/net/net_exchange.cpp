@@ -47,6 +47,7 @@
 #include "lightcc/collectives/grid/grid_shape.hpp"
 #include "lightcc/collectives/grid/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/net/net_fragments.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/net/net_works.hpp"
 #include "lightcc/collectives/share_plan.hpp"
@@ -180,14 +181,9 @@ class NetExchange final : public NetWork {
       }
       moved = true;
     }
-    while (true) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool taken, take_fragments(peer));
-      LIGHTCC_ASSIGN_OR_RETURN(const bool settled, peer.recvs.settle_one());
-      moved = moved || taken || settled;
-      if (!settled) {
-        return moved;
-      }
-    }
+    LIGHTCC_ASSIGN_OR_RETURN(const bool settled,
+                             settle_taking(peer.recvs, [&] { return take_arrived(peer); }));
+    return moved || settled;
   }
   Result<bool> reduce_next() {
     if (reduced_ == plan_.chunks()) {
@@ -287,26 +283,17 @@ class NetExchange final : public NetWork {
     } else {
       into = bucket_.contiguous_out(range);
     }
-    RecvChannel& channel = peer.recvs.channel();
-    Result<RequestId> request(RequestId{0});
-    if (into != nullptr) {
-      request = channel.irecv({into, bytes});
-    } else if (channel.can_receive_to_sink()) {
-      Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
-      taking = {.exchange = this, .member = peer.member, .item = item};
-      request = channel.irecv_to_sink(bytes, {.take = take_shown, .context = &taking});
-    } else {
-      request = channel.irecv_fragments(bytes);
-    }
-    if (!request.ok()) {
-      return request.status();
-    }
-    peer.recvs.note(request.value());
+    Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
+    taking = {.exchange = this, .member = peer.member, .item = item};
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const RequestId request,
+        receive_message(
+            peer.recvs.channel(), into, bytes, {.take = take_shown, .context = &taking}));
+    peer.recvs.note(request);
     return true;
   }
-  Result<bool> take_fragments(Peer& peer) {
-    if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped ||
-        peer.recvs.channel().can_receive_to_sink()) {
+  Result<bool> take_arrived(Peer& peer) {
+    if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped) {
       return false;
     }
     const Item item = schedule_.step(peer.recvs.done());
@@ -314,34 +301,15 @@ class NetExchange final : public NetWork {
     if (share ? !streaming_ : bucket_.contiguous_out(piece(item.chunk, peer.member)) != nullptr) {
       return false;
     }
-    bool moved = false;
-    while (true) {
-      const auto next = peer.recvs.channel().next_fragment(peer.recvs.oldest());
-      if (!next.ok()) {
-        return next.status();
-      }
-      if (!next.value().has_value()) {
-        return moved;
-      }
-      const Status taken = take_fragment(peer.member, item, *next.value());
-      peer.recvs.channel().release(*next.value());
-      LIGHTCC_RETURN_IF_ERROR(taken);
-      moved = true;
-    }
+    return take_fragments(peer.recvs, [&](const Fragment& fragment) {
+      return take_fragment(peer.member, item, fragment);
+    });
   }
   Status take_fragment(int member, const Item& item, const Fragment& fragment) {
     const bool share = is_share(item);
     const ElementRange range = piece(item.chunk, share ? me() : member);
     const std::size_t element = bucket_.element_bytes();
-    const std::size_t bytes = range.count * element;
-    if (fragment.offset > bytes || fragment.bytes.size() > bytes - fragment.offset ||
-        fragment.offset % element != 0 || fragment.bytes.size() % element != 0) {
-      return make_error(ErrorCode::kInternal,
-                        "the transport gave a fragment of %zu bytes at %zu of a message of %zu",
-                        fragment.bytes.size(),
-                        fragment.offset,
-                        bytes);
-    }
+    LIGHTCC_RETURN_IF_ERROR(check_fragment(fragment, range.count * element, element));
     if (share) {
       reduce_part(item.chunk,
                   fragment.offset / element,

@@ -15,6 +15,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/net/net_fragments.hpp"
 #include "lightcc/collectives/net/net_links.hpp"
 #include "lightcc/collectives/net/net_stream.hpp"
 #include "lightcc/collectives/net/net_works.hpp"
@@ -150,43 +151,25 @@ class NetGather final : public NetWork {
       peer.recvs.note(request);
       moved = true;
     }
-    while (true) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool taken, take_fragments(peer));
-      LIGHTCC_ASSIGN_OR_RETURN(const bool settled, peer.recvs.settle_one());
-      moved = moved || taken || settled;
-      if (!settled) {
-        return moved;
-      }
-    }
+    LIGHTCC_ASSIGN_OR_RETURN(const bool settled,
+                             settle_taking(peer.recvs, [&] { return take_arrived(peer); }));
+    return moved || settled;
   }
   Result<RequestId> post_recv(Peer& peer) {
     const ElementRange message = cut_from(peer.part);
     std::byte* const into = bucket_.contiguous_out(message);
     Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
     taking = {.bucket = &bucket_, .message = message, .scattered = into == nullptr};
-    RecvChannel& channel = peer.recvs.channel();
-    if (into != nullptr) {
-      return channel.irecv({into, message.count});
-    }
-    return channel.can_receive_to_sink()
-               ? channel.irecv_to_sink(message.count, {.take = take_shown, .context = &taking})
-               : channel.irecv_fragments(message.count);
+    return receive_message(
+        peer.recvs.channel(), into, message.count, {.take = take_shown, .context = &taking});
   }
-  Result<bool> take_fragments(Peer& peer) {
-    RecvChannel& channel = peer.recvs.channel();
+  Result<bool> take_arrived(Peer& peer) {
     const Taking& taking = peer.takings[peer.recvs.done() % peer.takings.size()];
-    bool moved = false;
-    while (!peer.recvs.idle() && taking.scattered && !channel.can_receive_to_sink()) {
-      LIGHTCC_ASSIGN_OR_RETURN(const auto fragment, channel.next_fragment(peer.recvs.oldest()));
-      if (!fragment.has_value()) {
-        break;
-      }
-      const Status taken = take(taking, *fragment);
-      channel.release(*fragment);
-      LIGHTCC_RETURN_IF_ERROR(taken);
-      moved = true;
+    if (peer.recvs.idle() || !taking.scattered) {
+      return false;
     }
-    return moved;
+    return take_fragments(peer.recvs,
+                          [&](const Fragment& fragment) { return take(taking, fragment); });
   }
   // Any thread: it reads what is settled once the receive is posted, and writes where nobody else
   // does until it is done.
@@ -194,14 +177,7 @@ class NetGather final : public NetWork {
     (void)take(*static_cast<const Taking*>(context), fragment);
   }
   static Status take(const Taking& taking, const Fragment& fragment) {
-    const std::size_t bytes = taking.message.count;
-    if (fragment.offset > bytes || fragment.bytes.size() > bytes - fragment.offset) {
-      return make_error(ErrorCode::kInternal,
-                        "the transport gave a fragment of %zu bytes at %zu of a message of %zu",
-                        fragment.bytes.size(),
-                        fragment.offset,
-                        bytes);
-    }
+    LIGHTCC_RETURN_IF_ERROR(check_fragment(fragment, taking.message.count, 1));
     taking.bucket->unpack(taking.message, fragment.offset, fragment.bytes);
     return {};
   }
