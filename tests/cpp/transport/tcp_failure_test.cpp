@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -15,10 +14,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/base/rng.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
 
+#include "transport/tcp_raw_peer.hpp"
 #include "transport/tcp_test_support.hpp"
 
 namespace lightcc::tcp_failure_test {
@@ -42,71 +41,6 @@ void expect_failed(const Status& status, int rank, const std::string& part = "")
   EXPECT_EQ(status.rank(), rank) << status.message();
   EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
 }
-
-SocketAddress address_of(const Transport& transport) {
-  return must(decode_tcp_handle(transport.handle())).address;
-}
-
-ChannelHello make_hello(const ChannelId& id, std::uint64_t attempt = 1) {
-  ChannelHello hello;
-  hello.world_id = kWorld;
-  hello.attempt = attempt;
-  hello.channel = id;
-  hello.count = 1;
-  return hello;
-}
-
-/// A peer that knows the secret and sends what a test likes.
-class RawPeer {
- public:
-  RawPeer(Transport& transport, Bytes hello, const std::string& secret = kSecret) {
-    auto connector =
-        must(AuthConnector::start(address_of(transport),
-                                  secret,
-                                  std::move(hello),
-                                  std::chrono::steady_clock::now() + std::chrono::seconds(30)));
-    const auto deadline = std::chrono::steady_clock::now() + kHang;
-    while (!fd_.valid() && status_.ok() && std::chrono::steady_clock::now() < deadline) {
-      bool moved = false;
-      expect_polls(transport, moved);
-      auto connected = connector->poll();
-      status_ = connected.status();
-      if (connected.ok() && connected->has_value()) {
-        fd_ = std::move(**connected);
-      }
-    }
-  }
-  const Status& status() const { return status_; }
-  void send(std::span<const std::byte> bytes) {
-    EXPECT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  void send_stripe(const StripeHeader& header, std::size_t payload_bytes) {
-    StripeHeaderBytes bytes;
-    encode_stripe_header(header, bytes);
-    send(bytes);
-    send(Bytes(payload_bytes));
-  }
-  /// Whether the transport closes this connection.
-  bool is_closed_by(Transport& transport) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (std::chrono::steady_clock::now() < deadline) {
-      bool moved = false;
-      expect_polls(transport, moved);
-      std::byte byte{};
-      const ssize_t got = ::recv(fd_.get(), &byte, 1, MSG_DONTWAIT);
-      if (got == 0 || (got < 0 && errno != EAGAIN)) {
-        return true;
-      }
-    }
-    return false;
-  }
-  void close() { fd_.reset(); }
-
- private:
-  UniqueFd fd_;
-  Status status_;
-};
 
 TEST(TcpFailureTest, a_peer_destroyed_in_the_middle_of_a_message_fails_the_receive) {
   Pair pair;
@@ -508,84 +442,6 @@ TEST(TcpFailureTest, a_stream_that_ends_inside_a_header_or_a_payload_fails) {
     expect_failed(drive_to_error({pair.b.get()}, [&] { return pair.recv->test(posted); }),
                   0,
                   "in the middle of a message");
-  }
-}
-
-TEST(TcpFailureTest, stripes_arrive_by_any_socket_in_parts_of_any_size) {
-  constexpr std::array<std::size_t, 6> kSizes{0, 1, 64, 100, 1000, 5000};
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE(seed);
-    Rng rng(seed);
-    Pair pair;
-    ChannelHello hello = make_hello(pair.id);
-    hello.count = 2;
-    RawPeer first(*pair.b, encode_tcp_hello(hello));
-    hello.index = 1;
-    RawPeer second(*pair.b, encode_tcp_hello(hello));
-    pair.recv = must(pair.b->accept(pair.id));
-    std::array<Bytes, 2> streams;
-    std::vector<Bytes> messages;
-    for (std::uint64_t i = 0; i < 12; ++i) {
-      messages.push_back(pattern(kSizes[rng.below(kSizes.size())], i));
-      const std::size_t bytes = messages.back().size();
-      StripeHeaderBytes header;
-      encode_stripe_header({i, 0, bytes, static_cast<std::uint32_t>(bytes)}, header);
-      Bytes& stream = streams[rng.below(2)];
-      stream.insert(stream.end(), header.begin(), header.end());
-      stream.insert(stream.end(), messages.back().begin(), messages.back().end());
-    }
-    std::vector<Bytes> into;
-    into.reserve(messages.size());  // Receives write there.
-    std::vector<bool> is_lent;
-    const auto take = [&] {
-      for (RequestId i = 0; i < into.size(); ++i) {
-        while (is_lent[i]) {
-          const auto piece = must(pair.recv->next_fragment(i));
-          if (!piece.has_value()) {
-            break;
-          }
-          std::ranges::copy(piece->bytes,
-                            into[i].begin() + static_cast<std::ptrdiff_t>(piece->offset));
-          pair.recv->release(*piece);
-        }
-      }
-    };
-    while (into.size() < messages.size() || !streams[0].empty() || !streams[1].empty()) {
-      const std::uint64_t drawn = rng.below(6);
-      if (drawn < 2) {
-        if (into.size() == messages.size()) {
-          continue;
-        }
-        Bytes& added = into.emplace_back(messages[into.size()].size());
-        is_lent.push_back(drawn == 0);
-        (void)must(is_lent.back() ? pair.recv->irecv_fragments(added.size())
-                                  : pair.recv->irecv(added));
-      } else if (drawn < 4) {
-        Bytes& stream = streams[drawn - 2];
-        const std::size_t part = std::min<std::size_t>(rng.below(4000), stream.size());
-        (drawn == 2 ? first : second).send(std::span(stream).first(part));
-        stream.erase(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(part));
-      } else if (drawn == 4) {
-        take();
-      } else {
-        bool moved = false;
-        expect_polls(*pair.b, moved);
-      }
-    }
-    if (seed % 2 == 0) {
-      first.close();
-      second.close();
-    }
-    ASSERT_TRUE(drive({pair.b.get()}, [&] {
-      take();
-      for (RequestId i = 0; i < messages.size(); ++i) {
-        if (!must(pair.recv->test(i))) {
-          return false;
-        }
-      }
-      return true;
-    }));
-    EXPECT_TRUE(into == messages);
   }
 }
 
