@@ -21,6 +21,14 @@ namespace {
 constexpr std::uint32_t kBusyBit = 1;
 constexpr std::uint32_t kOneBeat = 2;
 
+// A process that exits closes its sockets first, and can be asked for its status a little later.
+constexpr int kExitMs = 200;
+
+bool has_exited(const UniqueFd& pidfd, int patience_ms) {
+  std::array<pollfd, 1> watched = {pollfd{pidfd.get(), POLLIN, 0}};
+  return pidfd.valid() && ::poll(watched.data(), watched.size(), patience_ms) > 0;
+}
+
 // What its parent will hear of a process, as long as that has not asked, as lightccrun's agents.
 std::string end_of(std::int32_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -67,8 +75,7 @@ Result<Liveness> Liveness::start(Membership& world, Waker& waker, std::uint64_t 
 
 bool Liveness::has_ended(std::size_t index) const {
   const WatchedProcess& watched = world_->host.watched[index];
-  std::array<pollfd, 1> pidfd = {pollfd{watched.pidfd.get(), POLLIN, 0}};
-  if (::poll(pidfd.data(), pidfd.size(), 0) > 0) {
+  if (has_exited(watched.pidfd, 0)) {
     return true;
   }
   std::byte probe{};
@@ -84,6 +91,7 @@ void Liveness::unwatch(Waker& waker, std::size_t index) const {
 
 Status Liveness::death_of(std::size_t index) const {
   const WatchedProcess& watched = world_->host.watched[index];
+  has_exited(watched.pidfd, kExitMs);
   const int rank = world_->host.ranks[watched.position];
   const std::string process =
       watched.pid > 0 ? " (process " + std::to_string(watched.pid) + ")" : std::string();

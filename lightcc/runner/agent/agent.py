@@ -213,7 +213,9 @@ class Agent:
         times = [
             rank.report_by - now
             for rank in self._ranks
-            if rank.exit_code is not None and not rank.reported and rank.report_by > now
+            if rank.exit_code is not None
+            and not rank.reported
+            and (rank.report_by > now or rank.is_drained(now))  # Due since _advance() looked.
         ]
         times += [max(_GROUP_POLL_S, r.kill_at - now) for r in self._ranks if r.kill_at < math.inf]
         if self._ending:

@@ -208,10 +208,10 @@ def test_ranks_that_ignore_sigterm_or_are_stopped_are_ended(tmp_path: Path) -> N
 
 def test_children_left_behind_by_a_rank_end_with_the_job(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid.$LIGHT_RANK; echo x"
-    result = launch("-np", "2", "--prefix-output-with-timestamp", "sh", "-c", script)
+    result = launch("-np", "8", "--prefix-output-with-timestamp", "sh", "-c", script)
     assert result.returncode == 0
     assert re.search(rb"^20\S+.*\[0\]<stdout>: x$", result.stdout, re.MULTILINE)
-    wait_gone(wait_for_pids(tmp_path, 2))
+    wait_gone(wait_for_pids(tmp_path, 8))
 
 
 def test_a_command_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
