@@ -18,7 +18,7 @@ LIGHTCC_NCCL_FUNCTIONS(LIGHTCC_CHECK)
 
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId) &&
               sizeof(NcclUniqueId) == NCCL_UNIQUE_ID_BYTES);
-// 2.18's members, at the same places in all later ones.
+// 2.20's members, at the same places in all later ones.
 static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t) &&
               offsetof(NcclConfig, magic) == offsetof(ncclConfig_t, magic) &&
               offsetof(NcclConfig, version) == offsetof(ncclConfig_t, version) &&
@@ -28,6 +28,9 @@ static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t) &&
               offsetof(NcclConfig, max_ctas) == offsetof(ncclConfig_t, maxCTAs) &&
               offsetof(NcclConfig, net_name) == offsetof(ncclConfig_t, netName) &&
               offsetof(NcclConfig, split_share) == offsetof(ncclConfig_t, splitShare));
+#if NCCL_VERSION_CODE >= 22602
+static_assert(offsetof(NcclConfig, traffic_class) == offsetof(ncclConfig_t, trafficClass));
+#endif
 constexpr ncclConfig_t kTheirs = NCCL_CONFIG_INITIALIZER;
 static_assert(NcclConfig().magic == kTheirs.magic && kTheirs.blocking == INT_MIN &&
               kTheirs.netName == nullptr && NCCL_VERSION_CODE >= kOldestNccl);

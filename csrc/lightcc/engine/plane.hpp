@@ -9,6 +9,7 @@
 // Thread: the one that drives the progress loop. Blocks: never, unless said otherwise.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
+#include "lightcc/base/clock.hpp"
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
@@ -46,6 +48,9 @@ struct PlaneLane {
   std::unique_ptr<Group> device_shards = nullptr;
 };
 using PlaneLanes = std::vector<PlaneLane>;
+
+/// Connecting hundreds of GPUs takes longer than their ranks' joining.
+inline constexpr Duration kUnheardPatience = std::chrono::seconds(300);
 
 class Plane {
  public:
@@ -86,7 +91,8 @@ class Plane {
   /// Goes on with the groups that were begun; true when something moved. kPeerFailed: a rank that
   /// has to help is gone.
   virtual Result<bool> make_groups() = 0;
-  /// What make_groups() may wait for without that anybody rings; null: for nothing.
+  /// What make_groups() may wait for without that anybody rings; null: for nothing. It may take
+  /// kUnheardPatience when a world starts.
   virtual const char* makes_groups_unheard() const { return nullptr; }
   /// The blocks of a set that has two levels; the same on all ranks, whether they are members or
   /// not.

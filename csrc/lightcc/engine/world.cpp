@@ -60,20 +60,22 @@ class WorldImpl final : public World {
     if (options_.epoch.size == 1) {
       return start_joined(nullptr);
     }
-    const TimePoint deadline =
-        clock_.now() + std::chrono::duration_cast<Duration>(
-                           std::chrono::duration<double>(options_.knobs.start_timeout_s));
+    const Duration patience = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(options_.knobs.start_timeout_s));
+    const TimePoint deadline = clock_.now() + patience;
     LIGHTCC_ASSIGN_OR_RETURN(
         const auto round,
         options_.epoch.store->join(options_.epoch.key_prefix, last_will(), deadline));
-    const Joining joining{*options_.epoch.store,
-                          *round,
-                          options_.epoch.rank,
-                          options_.epoch.size,
-                          deadline,
-                          options_.start_limit};
+    Joining joining{*options_.epoch.store,
+                    *round,
+                    options_.epoch.rank,
+                    options_.epoch.size,
+                    deadline,
+                    options_.start_limit};
     Status started = start_joined(&joining);
     if (started.ok()) {
+      // Communicators may have taken longer than ranks may take to join.
+      joining.deadline = clock_.now() + patience;
       started = meet_at_the_start(joining);
     }
     if (started.ok()) {

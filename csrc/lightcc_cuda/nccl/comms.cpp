@@ -138,7 +138,7 @@ Result<std::unique_ptr<NcclComms>> NcclComms::make(const NcclSetup& setup) {
   std::unique_ptr<NcclComms> comms(new NcclComms(launcher));
   try {
     comms->thread_ = std::make_unique<std::thread>([launcher] {
-      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
+      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-w");
       launcher->serve();
     });
   } catch (const std::system_error& error) {
@@ -154,7 +154,7 @@ NcclComms::~NcclComms() {
   if (launcher_->end(false)) {
     thread_->join();
   } else {
-    thread_->detach();  // It waits in NCCL until the process ends.
+    thread_->detach();  // It waits for NCCL until the process ends.
   }
 }
 

@@ -1,12 +1,13 @@
-// Communicators of NCCL on one GPU, and the one thread that makes all calls on them.
+// Communicators of NCCL on one GPU, and the threads that make all calls on them.
 //
 // NCCL wants operations of several communicators on one GPU to begin in the same order on all
 // ranks: they are called in the order of start(). On several streams that is not enough. A kernel
 // waits for peers where it is, so that another one may find no multiprocessor. Where two GPUs begin
 // with different ones, both wait for ever. So all are on one stream, unless NCCL itself sees to it
-// that they also begin in order. Its calls may block for long, and ncclCommAbort() for
-// ever, so none is made by the thread that drives the progress loop. Communicators are made without
-// blocking (`blocking = 0`) and asked how they are.
+// that they also begin in order. Its calls may block for long, as the first operation connects to
+// peers, so none is made by the thread that drives the progress loop. Communicators are blocking:
+// NCCL without blocking (`blocking = 0`) hangs in releases before 2.27, and torch uses none. What a
+// dead peer would block for ever ends when a second thread aborts the communicator.
 //
 // All are split off one communicator of the world, which carries nothing itself: that takes no
 // exchange between ranks but NCCL's own, so that process sets can be made at any time. All ranks
@@ -32,7 +33,6 @@
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
-#include "lightcc_cuda/nccl/side_call.hpp"
 
 namespace lightcc::cuda {
 
@@ -68,30 +68,29 @@ class NcclComm {
   friend class NcclCalls;
   friend class NcclLauncher;
 
-  // Used by the launcher's thread only.
-  NcclHandle* handle_ = nullptr;
-  std::shared_ptr<Stream> stream_;
+  std::atomic<NcclHandle*> handle_{nullptr};  // Whoever takes it destroys or aborts it.
+  std::size_t jobs_ = 0;                      // That have not ended; by the launcher's lock.
+  TimePoint asked_;                           // When its error was, by the thread that watches.
+  std::shared_ptr<Stream> stream_;            // Made before the status is known.
+  // Used by the thread that launches, while there is a job.
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
-  std::unique_ptr<SideCall> destruction_;  // Once the handle is gone for it.
-  // The call that goes on.
-  std::vector<NcclOp> ops_;  // To be destroyed when it is over.
-  TimePoint asked_;          // When its error was.
+  std::vector<NcclOp> ops_;  // To be destroyed when they are called.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
   Status status_;
 };
 
-/// What an operation calls NCCL with, on the launcher's thread.
+/// What an operation calls NCCL with, on the thread that launches.
 class NcclCalls {
  public:
-  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm)
-      : library_(library), driver_(driver), comm_(comm) {}
+  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm, NcclHandle* handle)
+      : library_(library), driver_(driver), comm_(comm), handle_(handle) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
-  NcclHandle* comm() const { return comm_.handle_; }
+  NcclHandle* comm() const { return handle_; }
   StreamHandle* stream() const { return comm_.stream_->get(); }
-  Status check(NcclCode code, const char* what) const { return library_.check(code, what, comm()); }
+  Status check(NcclCode code, const char* what) const { return library_.check(code, what); }
   /// Makes the calls of `body` begin together.
   Status in_group(const std::function<Status()>& body) const;
   /// Memory on the GPU, filled with zeros, which is the operation's until the next call: in the
@@ -106,6 +105,7 @@ class NcclCalls {
   const NcclLibrary& library_;
   const Driver& driver_;
   NcclComm& comm_;
+  NcclHandle* handle_;
 };
 
 using NcclOperation = std::function<Status(const NcclCalls&)>;
@@ -113,7 +113,7 @@ using NcclOperation = std::function<Status(const NcclCalls&)>;
 /// The communicators of one world. Thread: one at a time.
 class NcclComms {
  public:
-  /// Starts the thread, which makes the communicator of the world. Errors: kSystem.
+  /// Starts the threads, which make the communicator of the world. Errors: kSystem.
   static Result<std::unique_ptr<NcclComms>> make(const NcclSetup& setup);
   NcclComms(const NcclComms&) = delete;
   NcclComms& operator=(const NcclComms&) = delete;

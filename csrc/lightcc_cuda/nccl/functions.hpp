@@ -48,24 +48,32 @@ inline constexpr int kNcclScalarOfHost = 1;
 /// NCCL_SPLIT_NOCOLOR: a rank that is in none of the new communicators.
 inline constexpr int kNcclNoColor = -1;
 
-/// The first release that has all functions below, as ncclGetVersion() counts: 2.18.1.
-inline constexpr int kOldestNccl = 21801;
+/// The first release that is used, as ncclGetVersion() counts: 2.20.5, which torch 2.4 brings.
+inline constexpr int kOldestNccl = 22005;
 
 /// The first release that knows NCCL_LAUNCH_ORDER_IMPLICIT: 2.26.
 inline constexpr int kOldestNcclThatOrders = 22600;
 
-/// ncclConfig_t as 2.18 has it. Later ones read the part that `size` says and choose the rest.
+/// ncclConfig_t as 2.26 has it. Later ones read the part that `size` says and choose the rest, and
+/// earlier ones their own part.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = kOldestNccl;
-  int blocking = 0;
+  int blocking = 1;
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
+  /// Before 2.26 these bytes are padding. 2.26 reads them whatever `version` says.
+  int traffic_class = INT_MIN;
 };
+static_assert(offsetof(NcclConfig, magic) == 8 && offsetof(NcclConfig, version) == 12);
+static_assert(offsetof(NcclConfig, blocking) == 16 && offsetof(NcclConfig, cga_cluster_size) == 20);
+static_assert(offsetof(NcclConfig, min_ctas) == 24 && offsetof(NcclConfig, max_ctas) == 28);
+static_assert(offsetof(NcclConfig, net_name) == 32 && offsetof(NcclConfig, split_share) == 40);
+static_assert(offsetof(NcclConfig, traffic_class) == 44 && sizeof(NcclConfig) == 48);
 
 // Member, symbol, result, arguments.
 #define LIGHTCC_NCCL_FUNCTIONS(X)                                                                \

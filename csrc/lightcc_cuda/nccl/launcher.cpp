@@ -1,27 +1,31 @@
 #include "lightcc_cuda/nccl/launcher.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "lightcc_cuda/nccl/side_call.hpp"
 #include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 namespace {
 
-// How often the thread looks whether the GPU or NCCL has gone on.
-constexpr Duration kNcclPoll = std::chrono::microseconds(50);
-// How often a communicator that has work is asked for errors.
+// How often it is looked whether the GPU has gone on.
+constexpr Duration kGpuPoll = std::chrono::microseconds(50);
+// How often communicators that have work are asked for errors, and calls that go on are looked at.
 constexpr Duration kErrorInterval = std::chrono::milliseconds(10);
-// How long the end of the thread may take.
+// How long no call may end while all communicators are freed. Then they are aborted.
 constexpr Duration kPatienceOfEnd = std::chrono::seconds(5);
-// How long communicators may take to end in order, before they are aborted.
-constexpr Duration kPatienceOfFree = std::chrono::seconds(2);
+// How long an abort is waited for.
+constexpr Duration kPatienceOfAbort = std::chrono::seconds(5);
 
-Status has_ended_before() {
-  return {ErrorCode::kShutDown, "the communicators of NCCL have ended"};
+Status was_aborted(const char* what) {
+  return {ErrorCode::kShutDown, std::string(what) + " was aborted"};
 }
 
 }  // namespace
@@ -30,40 +34,47 @@ Status has_ended_before() {
 
 void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position, int part) {
   const MutexLock lock(mutex_);
-  if (is_over_ || is_lost_) {
-    finish(*comm, has_ended_before());
+  if (ended_.has_value()) {
+    finish(*comm, *ended_);
     return;
   }
-  asked_.chores.push_back({.comm = std::move(comm), .position = position, .part = part});
-  changed_.notify_all();
+  chores_.push_back({.comm = std::move(comm), .position = position, .part = part});
+  for_chores_.notify_all();
 }
 
 void NcclLauncher::free(std::shared_ptr<NcclComm> comm) {
   const MutexLock lock(mutex_);
-  asked_.chores.push_back({.comm = std::move(comm), .frees = true});
-  changed_.notify_all();
+  chores_.push_back({.comm = std::move(comm), .frees = true});
+  for_chores_.notify_all();
 }
 
-void NcclLauncher::post(std::shared_ptr<NcclJob> job) {
+void NcclLauncher::post(const std::shared_ptr<NcclJob>& job) {
   const MutexLock lock(mutex_);
-  if (is_over_ || is_lost_) {
-    finish(*job, has_ended_before());
+  ++job->comm_->jobs_;
+  if (ended_.has_value() || is_lost_) {
+    finish(*job, ended_.value_or(was_aborted("the operation")));
     return;
   }
-  asked_.jobs.push_back(std::move(job));
-  changed_.notify_all();
+  jobs_.push_back(job);
+  for_launches_.notify_all();
 }
 
 bool NcclLauncher::end(bool aborts) {
-  const TimePoint deadline = clock_.now() + kPatienceOfEnd;
   const MutexLock lock(mutex_);
-  asked_.ends = true;
-  asked_.aborts = asked_.aborts || aborts;
-  changed_.notify_all();
-  while (!is_over_ && !is_lost_ && clock_.now() < deadline) {
-    (void)changed_.wait_for(mutex_, deadline - clock_.now());
+  if (!must_end_) {
+    must_end_ = true;
+    progress_ = clock_.now();
   }
-  is_lost_ = !is_over_;
+  must_abort_ = must_abort_ || aborts;
+  changed_.notify_all();
+  std::optional<TimePoint> deadline;
+  while (!is_over_ && !is_lost_) {
+    if (must_abort_ || is_ending_) {
+      deadline = deadline.value_or(clock_.now() + kPatienceOfAbort);
+    }
+    is_lost_ = clock_.now() >= deadline.value_or(TimePoint::max());
+    (void)changed_.wait_for(mutex_, kErrorInterval);
+  }
   return is_over_;
 }
 
@@ -77,85 +88,77 @@ bool NcclLauncher::is_over() {
   return is_over_;
 }
 
-// ---- The thread.
+// ---- The thread that watches.
 
 void NcclLauncher::serve() {
-  Status ended = serve_gpu();
-  if (ended.ok()) {
-    ended = has_ended_before();
-  }
-  Asked left = await(true);
-  while (true) {
-    for (const Chore& chore : left.chores) {
-      finish(*chore.comm, ended);
-    }
-    for (const auto& job : left.jobs) {
-      finish(*job, ended);
-    }
-    {
-      const MutexLock lock(mutex_);
-      if (asked_.ends) {
-        is_over_ = true;
-        changed_.notify_all();
-        return;
-      }
-    }
-    left = await(false);
-  }
-}
-
-NcclLauncher::Asked NcclLauncher::await(bool is_busy) {
+  const Status served = serve_gpu();
   const MutexLock lock(mutex_);
-  const auto has_requests = [this]() LIGHTCC_REQUIRES(mutex_) {
-    return asked_.ends || !asked_.chores.empty() || !asked_.jobs.empty();
-  };
-  if (is_busy && !has_requests()) {
-    (void)changed_.wait_for(mutex_, kNcclPoll);
+  ended_ =
+      served.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL have ended") : served;
+  for (const Chore& chore : chores_) {
+    finish(*chore.comm, *ended_);
   }
-  while (!is_busy && !has_requests()) {
-    changed_.wait(mutex_);
+  for (const auto& job : jobs_) {
+    finish(*job, *ended_);
   }
-  Asked taken{.chores = std::move(asked_.chores),
-              .jobs = std::move(asked_.jobs),
-              .ends = asked_.ends,
-              .aborts = asked_.aborts};
-  asked_.chores.clear();
-  asked_.jobs.clear();
-  return taken;
-}
-
-bool NcclLauncher::must_end() {
-  const MutexLock lock(mutex_);
-  return asked_.ends;
+  chores_.clear();
+  jobs_.clear();
+  is_over_ = true;
+  changed_.notify_all();
 }
 
 Status NcclLauncher::serve_gpu() {
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<const SharedGpu> gpu,
                            SharedGpu::open(setup_.driver, setup_.device));
-  const Driver& driver = gpu->driver();
   const CurrentContext current(gpu->context());
   LIGHTCC_RETURN_IF_ERROR(current.status());
-  gpu_ = gpu;
-  driver_ = &driver;
-  context_ = &gpu->context();
-  rows_.emplace(driver, setup_.device, "NCCL");
-  Status served = make_world();
-  if (served.ok()) {
-    served = serve_requests();
+  {
+    const MutexLock lock(mutex_);
+    rows_.emplace(gpu->driver(), setup_.device, "NCCL");
   }
-  if (served.ok()) {
-    free_all();
+  std::thread launcher;
+  std::thread keeper;
+  Status served;
+  try {
+    launcher = std::thread([self = shared_from_this(), gpu] { self->launch_all(gpu); });
+    keeper = std::thread([self = shared_from_this(), gpu] { self->keep_comms(gpu); });
+    served = watch();
+  } catch (const std::system_error& error) {
+    served = make_error(ErrorCode::kSystem, "cannot start a thread for NCCL: %s", error.what());
   }
-  abort_all();
-  for (const Chore& chore : chores_) {
-    finish(*chore.comm, Status(ErrorCode::kShutDown, "the communicator was aborted"));
+  bool is_starting = false;
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = true;
+    is_starting = world_ == nullptr && chore_.goes_on();
+    for_launches_.notify_all();
+    for_chores_.notify_all();
+    changed_.notify_all();
   }
-  for (const Running& running : running_) {
-    finish(*running.job, Status(ErrorCode::kShutDown, "the operation was aborted"));
+  if (!served.ok()) {
+    abort_all(gpu->context());
   }
-  chores_.clear();
-  waiting_.clear();
-  end_all_spans(served);
+  if (is_starting) {
+    keeper.detach();  // NCCL has no safe way to end ncclCommInitRankConfig() from outside.
+  }
+  for (std::thread* const thread : {&launcher, &keeper}) {
+    if (thread->joinable()) {
+      thread->join();
+    }
+  }
+  end_all(served);
+  return served;
+}
+
+// What is told to operations and communicators that did not come to their end.
+void NcclLauncher::end_all(const Status& why) {
+  const MutexLock lock(mutex_);
+  std::ranges::move(launched_, std::back_inserter(running_));
+  launched_.clear();
+  for (Running& running : running_) {
+    end_span(std::move(running.span), why.ok() ? was_aborted("the operation") : why);
+    finish(*running.job, was_aborted("the operation"));
+  }
   running_.clear();
   rows_.reset();
   for (const auto& comm : comms_) {
@@ -165,249 +168,65 @@ Status NcclLauncher::serve_gpu() {
     comm->scratch_.clear();
   }
   comms_.clear();
-  gpu_ = nullptr;
-  return served;
 }
 
-Status NcclLauncher::make_world() {
-  NcclConfig config;
-  comms_.push_back(world_);
-  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-      setup_.library.call().init(&world_->handle_, setup_.size, setup_.id, setup_.rank, &config),
-      "ncclCommInitRankConfig",
-      nullptr));
-  const TimePoint deadline = deadline_from_now(setup_.start_patience);
-  while (!must_end()) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool made, is_ready(world_->handle_, "ncclCommInitRankConfig"));
-    if (made) {
-      return {};
-    }
-    if (clock_.now() >= deadline) {
-      return make_error(ErrorCode::kTimeout,
-                        "rank %d waited for NCCL's ncclCommInitRankConfig, to which not all ranks "
-                        "came in time",
-                        setup_.rank);
-    }
-    std::this_thread::sleep_for(kNcclPoll);
-  }
-  return {ErrorCode::kShutDown, "the communicator was aborted while it was made"};
-}
-
-// OK: it was told to end, and nothing is left to be done.
-Status NcclLauncher::serve_requests() {
-  std::optional<TimePoint> end_by;
+Status NcclLauncher::watch() {
   while (true) {
-    const bool is_busy = !chores_.empty() || !waiting_.empty() || !running_.empty();
-    Asked asked = await(is_busy);
-    if (asked.aborts) {
-      return {ErrorCode::kShutDown, "the communicators of NCCL were aborted"};
+    if (const std::optional<Status> over = await(); over.has_value()) {
+      return *over;
     }
-    std::ranges::move(asked.chores, std::back_inserter(chores_));
-    std::ranges::move(asked.jobs, std::back_inserter(waiting_));
-    advance_chores();
-    advance_launches();
-    advance_running();
-    if (!asked.ends) {
-      continue;
-    }
-    if (chores_.empty() && waiting_.empty() && running_.empty()) {
-      return {};
-    }
-    end_by = end_by.value_or(clock_.now() + kPatienceOfFree);
-    if (clock_.now() >= *end_by) {
-      return {ErrorCode::kShutDown, "the communicators of NCCL did not end in order"};
-    }
-    std::this_thread::sleep_for(kNcclPoll);
+    check_running();
+    check_call(true);
+    check_call(false);
   }
 }
 
-Result<bool> NcclLauncher::is_ready(NcclHandle* comm, const char* what) const {
-  NcclCode state = kNcclSuccess;
-  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-      setup_.library.call().async_error(comm, &state), "ncclCommGetAsyncError", comm));
-  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(state, what, comm));
-  return state != kNcclInProgress;
+std::optional<Status> NcclLauncher::await() {
+  const MutexLock lock(mutex_);
+  if (launched_.empty() && !must_abort_ && failure_.ok()) {
+    if (!running_.empty()) {
+      (void)changed_.wait_for(mutex_, kGpuPoll);
+    } else if (must_end_ || launch_.goes_on() || chore_.goes_on()) {
+      (void)changed_.wait_for(mutex_, kErrorInterval);
+    } else {
+      changed_.wait(mutex_);
+    }
+  }
+  std::ranges::move(launched_, std::back_inserter(running_));
+  launched_.clear();
+  if (must_abort_) {
+    return was_aborted("NCCL");
+  }
+  if (!failure_.ok()) {
+    return failure_;
+  }
+  return must_end_ ? end_in_order() : std::nullopt;
 }
 
-void NcclLauncher::advance_chores() {
-  while (!chores_.empty()) {
-    Chore& chore = chores_.front();
-    if (chore.frees && has_work(*chore.comm)) {
-      return;  // That has a deadline of its own.
-    }
-    if (!chore.has_begun) {
-      chore.deadline = deadline_from_now(setup_.operation_patience);
-    }
-    Result<bool> over = chore.frees ? advance_free(chore) : advance_split(chore);
-    if (over.ok() && !*over && clock_.now() >= chore.deadline) {
-      over = make_error(ErrorCode::kTimeout,
-                        "rank %d waited for NCCL's %s, to which not all ranks came in time",
-                        setup_.rank,
-                        chore.frees ? "ncclCommFinalize" : "ncclCommSplit");
-    }
-    if (over.ok() && !*over) {
-      return;
-    }
-    finish(*chore.comm, over.status());
-    chores_.pop_front();
+// Communicators are freed in order, as long as NCCL goes on. What is left is aborted.
+std::optional<Status> NcclLauncher::end_in_order() {
+  const bool is_launching = !jobs_.empty() || launch_.goes_on() || !running_.empty();
+  const bool is_keeping = !chores_.empty() || chore_.goes_on();
+  const bool is_stuck =
+      launch_.has_failed || chore_.has_failed || clock_.now() >= progress_ + kPatienceOfEnd;
+  if (is_stuck || (world_ == nullptr && is_keeping)) {
+    return was_aborted("NCCL, which did not end in order,");
   }
+  if (is_launching || is_keeping) {
+    return std::nullopt;
+  }
+  if (comms_.empty() || is_freeing_) {
+    return comms_.empty() ? Status() : was_aborted("a communicator that could not be freed");
+  }
+  is_freeing_ = true;
+  std::ranges::transform(comms_.rbegin(), comms_.rend(), std::back_inserter(chores_), [](auto& it) {
+    return Chore{.comm = it, .frees = true};
+  });
+  for_chores_.notify_all();
+  return std::nullopt;
 }
 
-Result<std::shared_ptr<Stream>> NcclLauncher::stream_for_comm() {
-  std::shared_ptr<Stream> stream = stream_.lock();
-  if (stream == nullptr || setup_.begins_in_order) {
-    LIGHTCC_ASSIGN_OR_RETURN(Stream made, Stream::create(*driver_));
-    stream = std::make_shared<Stream>(std::move(made));
-    stream_ = stream;
-  }
-  return stream;
-}
-
-Result<bool> NcclLauncher::advance_split(Chore& chore) {
-  NcclComm& comm = *chore.comm;
-  if (!chore.has_begun) {
-    chore.has_begun = true;
-    if (chore.position >= 0) {
-      LIGHTCC_ASSIGN_OR_RETURN(comm.stream_, stream_for_comm());
-      comms_.push_back(chore.comm);
-    }
-    NcclConfig config;
-    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-        setup_.library.call().split(world_->handle_,
-                                    chore.position >= 0 ? chore.part : kNcclNoColor,
-                                    std::max(chore.position, 0),
-                                    &comm.handle_,
-                                    &config),
-        "ncclCommSplit",
-        world_->handle_));
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool is_split, is_ready(world_->handle_, "ncclCommSplit"));
-  if (!is_split || chore.position < 0) {
-    return is_split;
-  }
-  // The new communicator may have to go on by itself.
-  return comm.handle_ == nullptr ? Result<bool>(false) : is_ready(comm.handle_, "ncclCommSplit");
-}
-
-Result<bool> NcclLauncher::advance_free(Chore& chore) {
-  NcclComm& comm = *chore.comm;
-  if (comm.handle_ != nullptr) {
-    if (!chore.has_begun) {
-      chore.has_begun = true;
-      LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-          setup_.library.call().finalize(comm.handle_), "ncclCommFinalize", comm.handle_));
-    }
-    LIGHTCC_ASSIGN_OR_RETURN(const bool is_over, is_ready(comm.handle_, "ncclCommFinalize"));
-    if (!is_over) {
-      return false;
-    }
-    comm.destruction_ = std::make_unique<SideCall>(
-        *context_,
-        [destroy = setup_.library.call().destroy, handle = std::exchange(comm.handle_, nullptr)] {
-          return destroy(handle);
-        });
-  }
-  if (comm.destruction_ != nullptr) {
-    if (!comm.destruction_->is_over()) {
-      return false;
-    }
-    const NcclCode code = comm.destruction_->code();
-    comm.destruction_ = nullptr;
-    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommDestroy", nullptr));
-  }
-  comm.stream_.reset();
-  comm.scratch_.clear();
-  std::erase(comms_, chore.comm);
-  return true;
-}
-
-// What was enqueued may be done for whoever has asked for it.
-bool NcclLauncher::has_work(const NcclComm& comm) const {
-  const auto is_on = [&](const auto& job) { return job->comm_.get() == &comm; };
-  return std::ranges::any_of(waiting_, is_on) ||
-         std::ranges::any_of(running_, is_on, &Running::job);
-}
-
-// In the order in which they were posted: where NCCL is not ready for one, the others wait.
-void NcclLauncher::advance_launches() {
-  while (!waiting_.empty()) {
-    const std::shared_ptr<NcclJob> job = waiting_.front();
-    const Result<bool> launched = launch(job);
-    if (launched.ok() && !*launched) {
-      return;
-    }
-    if (!launched.ok()) {
-      end_span(launch_span_, launched.status());
-      finish(*job, launched.status());
-    }
-    is_launching_ = false;
-    waiting_.pop_front();
-  }
-}
-
-Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
-  if (!is_launching_) {
-    is_launching_ = true;
-    launch_deadline_ = deadline_from_now(setup_.operation_patience);
-  }
-  const NcclComm& comm = *job->comm_;
-  if (comm.handle_ == nullptr || comm.stream_ == nullptr) {
-    return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job->what_.c_str());
-  }
-  if (job->run_) {
-    LIGHTCC_RETURN_IF_ERROR(call(*job));
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
-  if (!is_taken) {
-    // From 2.22 on it connects to peers in the first operations.
-    if (clock_.now() >= launch_deadline_) {
-      return make_error(ErrorCode::kTimeout,
-                        "rank %d waited for NCCL's %s to begin, for which not all ranks were there "
-                        "in time",
-                        setup_.rank,
-                        job->what_.c_str());
-    }
-    return false;
-  }
-  LIGHTCC_RETURN_IF_ERROR(finish_call(*job));
-  LIGHTCC_ASSIGN_OR_RETURN(job->event_, SharedEvent::record(gpu_, comm.stream_->get()));
-  running_.push_back({.job = job,
-                      .event = job->event_,
-                      .stream = comm.stream_->get(),
-                      .deadline = launch_deadline_,
-                      .span = std::exchange(launch_span_, nullptr)});
-  job->is_enqueued_.store(true, std::memory_order_release);
-  return true;
-}
-
-Status NcclLauncher::call(NcclJob& job) {
-  StreamHandle* const stream = job.comm_->stream_->get();
-  for (const auto& input : job.inputs_) {
-    for (EventHandle* const event : events_of(*input)) {
-      LIGHTCC_RETURN_IF_ERROR(
-          driver_->check(driver_->call().wait_for_event(stream, event, 0), "cuStreamWaitEvent"));
-    }
-  }
-  if (job.trace_ != nullptr) {
-    launch_span_ = rows_->begin({.trace = job.trace_, .what = job.what_}, stream);
-  }
-  const NcclOperation run = std::exchange(job.run_, nullptr);
-  return run(NcclCalls(setup_.library, *driver_, *job.comm_));
-}
-
-Status NcclLauncher::finish_call(const NcclJob& job) {
-  NcclComm& comm = *job.comm_;
-  for (const NcclOp op : std::exchange(comm.ops_, {})) {
-    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-        setup_.library.call().destroy_op(op, comm.handle_), "ncclRedOpDestroy", comm.handle_));
-  }
-  if (launch_span_ != nullptr) {
-    rows_->close(launch_span_.get());  // Before the event by which its end is known.
-  }
-  return {};
-}
-
-void NcclLauncher::advance_running() {
+void NcclLauncher::check_running() {
   std::vector<Running> left;
   for (Running& running : running_) {
     // A stream does one after another.
@@ -416,27 +235,13 @@ void NcclLauncher::advance_running() {
     const Result<bool> ended = has_ended(running, is_first);
     if (ended.ok() && !*ended) {
       left.push_back(std::move(running));
-    } else {
-      end_span(running.span, ended.status());
-      finish(*running.job, ended.status());
+      continue;
     }
+    const MutexLock lock(mutex_);
+    end_span(std::move(running.span), ended.status());
+    finish(*running.job, ended.status());
   }
   running_ = std::move(left);
-}
-
-void NcclLauncher::end_span(std::unique_ptr<OpenSpan>& span, const Status& status) {
-  if (span != nullptr) {
-    rows_->end(std::exchange(span, nullptr), status);
-  }
-}
-
-void NcclLauncher::end_all_spans(const Status& why) {
-  const Status aborted =
-      why.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL were aborted") : why;
-  end_span(launch_span_, aborted);
-  for (Running& running : running_) {
-    end_span(running.span, aborted);
-  }
 }
 
 Result<bool> NcclLauncher::are_inputs_ready(const NcclJob& job) {
@@ -466,11 +271,7 @@ Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
   if (!could_begin || !is_first) {
     running.deadline = deadline_from_now(setup_.operation_patience);
   }
-  NcclComm& comm = *job.comm_;
-  if (now - comm.asked_ >= kErrorInterval) {
-    comm.asked_ = now;
-    LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, job.what_.c_str()).status());
-  }
+  LIGHTCC_RETURN_IF_ERROR(error_of(*job.comm_, job.what_));
   if (now >= running.deadline) {
     return make_error(ErrorCode::kTimeout,
                       "rank %d waited for the end of NCCL's %s, which did not come in time",
@@ -480,50 +281,283 @@ Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
   return false;
 }
 
-// In order, as long as NCCL goes on. What is left is aborted.
-void NcclLauncher::free_all() {
-  const TimePoint deadline = clock_.now() + kPatienceOfFree;
-  while (!comms_.empty() && clock_.now() < deadline) {
-    Chore chore{.comm = comms_.back(), .frees = true};
-    while (clock_.now() < deadline) {
-      const Result<bool> over = advance_free(chore);
-      if (!over.ok()) {
-        return;
-      }
-      if (*over) {
-        break;
-      }
-      std::this_thread::sleep_for(kNcclPoll);
+Status NcclLauncher::error_of(NcclComm& comm, const std::string& what) {
+  const TimePoint now = clock_.now();
+  NcclHandle* const handle = comm.handle_;
+  if (handle == nullptr || now - comm.asked_ < kErrorInterval) {
+    return {};
+  }
+  comm.asked_ = now;
+  NcclCode state = kNcclSuccess;
+  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(setup_.library.call().async_error(handle, &state),
+                                               "ncclCommGetAsyncError"));
+  return state == kNcclInProgress ? Status() : setup_.library.check(state, what.c_str());
+}
+
+// A call may not return while a peer that it needs is gone. It does when NCCL is aborted.
+void NcclLauncher::check_call(bool of_launcher) {
+  Call seen;
+  {
+    const MutexLock lock(mutex_);
+    seen = of_launcher ? launch_ : chore_;
+  }
+  if (!seen.goes_on() || seen.has_failed) {
+    return;
+  }
+  Status status = seen.job == nullptr ? Status() : error_of(*seen.job->comm_, seen.what);
+  if (status.ok() && clock_.now() >= seen.deadline) {
+    status = make_error(ErrorCode::kTimeout,
+                        "rank %d waited for NCCL's %s%s not all ranks came in time",
+                        setup_.rank,
+                        seen.what.c_str(),
+                        seen.job == nullptr ? ", to which" : " to begin, to which");
+  }
+  if (status.ok()) {
+    return;
+  }
+  const MutexLock lock(mutex_);
+  if (seen.job != nullptr && launch_.job == seen.job) {
+    launch_.has_failed = true;
+    finish(*seen.job, status);
+  } else if (seen.job == nullptr && chore_.began == seen.began) {
+    chore_.has_failed = true;
+    if (seen.comm == nullptr) {
+      failure_ = status;
+    } else {
+      finish(*seen.comm, status);
     }
   }
 }
 
 // All side by side, as one may wait for what runs on another one. Whoever waits for this thread
 // does so for a bounded time, and leaves it behind then.
-void NcclLauncher::abort_all() {
-  // What is being made belongs to NCCL's threads, until the world's communicator is aborted.
-  std::vector<std::shared_ptr<NcclComm>> made;
-  std::ranges::copy_if(
-      comms_, std::back_inserter(made), [this](const auto& comm) { return is_made(*comm); });
-  abort(made);
-  abort(comms_);
-  for (const auto& comm : comms_) {
-    comm->destruction_ = nullptr;
-  }
-}
-
-void NcclLauncher::abort(const std::vector<std::shared_ptr<NcclComm>>& comms) const {
+void NcclLauncher::abort_all(const Context& context) {
   std::vector<std::unique_ptr<SideCall>> calls;
-  for (const auto& comm : comms) {
-    if (NcclHandle* const handle = std::exchange(comm->handle_, nullptr); handle != nullptr) {
+  const MutexLock lock(mutex_);
+  for (const auto& comm : comms_) {
+    if (NcclHandle* const handle = comm->handle_.exchange(nullptr); handle != nullptr) {
       calls.push_back(std::make_unique<SideCall>(
-          *context_, [abort = setup_.library.call().abort, handle] { return abort(handle); }));
+          context, [abort = setup_.library.call().abort, handle] { return abort(handle); }));
     }
   }
 }
 
-bool NcclLauncher::is_made(const NcclComm& comm) const {
-  return &comm == world_.get() || comm.is_done_.load(std::memory_order_acquire);
+// ---- The thread that launches.
+
+void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
+  (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
+  const CurrentContext current(gpu->context());
+  while (const std::shared_ptr<NcclJob> job = next_job()) {
+    std::unique_ptr<OpenSpan> span;
+    const Status launched = current.status().ok() ? launch(*job, gpu, span) : current.status();
+    const MutexLock lock(mutex_);
+    const TimePoint deadline = launch_.deadline;
+    end_call(launch_);
+    if (!launched.ok()) {
+      end_span(std::move(span), launched);
+      finish(*job, launched);
+    } else {
+      launched_.push_back({.job = job,
+                           .event = job->event_,
+                           .stream = job->comm_->stream_->get(),
+                           .deadline = deadline,
+                           .span = std::move(span)});
+      changed_.notify_all();
+    }
+  }
+}
+
+std::shared_ptr<NcclJob> NcclLauncher::next_job() {
+  const MutexLock lock(mutex_);
+  while (jobs_.empty() && !is_ending_) {
+    for_launches_.wait(mutex_);
+  }
+  if (is_ending_) {
+    return nullptr;
+  }
+  std::shared_ptr<NcclJob> job = std::move(jobs_.front());
+  jobs_.pop_front();
+  begin_call(launch_, {.what = job->what_, .job = job}, setup_.operation_patience);
+  return job;
+}
+
+Status NcclLauncher::launch(NcclJob& job,
+                            const std::shared_ptr<const SharedGpu>& gpu,
+                            std::unique_ptr<OpenSpan>& span) {
+  NcclComm& comm = *job.comm_;
+  NcclHandle* const handle = comm.handle_;
+  if (handle == nullptr || comm.stream_ == nullptr) {
+    return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job.what_.c_str());
+  }
+  const Driver& driver = gpu->driver();
+  StreamHandle* const stream = comm.stream_->get();
+  for (const auto& input : job.inputs_) {
+    for (EventHandle* const event : events_of(*input)) {
+      LIGHTCC_RETURN_IF_ERROR(
+          driver.check(driver.call().wait_for_event(stream, event, 0), "cuStreamWaitEvent"));
+    }
+  }
+  if (job.trace_ != nullptr) {
+    const MutexLock lock(mutex_);
+    span = rows_->begin({.trace = job.trace_, .what = job.what_}, stream);
+  }
+  const NcclOperation run = std::exchange(job.run_, nullptr);
+  LIGHTCC_RETURN_IF_ERROR(run(NcclCalls(setup_.library, driver, comm, handle)));
+  for (const NcclOp op : std::exchange(comm.ops_, {})) {
+    LIGHTCC_RETURN_IF_ERROR(
+        setup_.library.check(setup_.library.call().destroy_op(op, handle), "ncclRedOpDestroy"));
+  }
+  if (span != nullptr) {
+    const MutexLock lock(mutex_);
+    rows_->close(span.get());  // Before the event by which its end is known.
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(job.event_, SharedEvent::record(gpu, stream));
+  job.is_enqueued_.store(true, std::memory_order_release);
+  return {};
+}
+
+// ---- The thread that makes and frees communicators.
+
+void NcclLauncher::keep_comms(const std::shared_ptr<const SharedGpu>& gpu) {
+  (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-cm");
+  const CurrentContext current(gpu->context());
+  Status ready = current.status().ok() ? make_world() : current.status();
+  if (!ready.ok()) {
+    const MutexLock lock(mutex_);
+    failure_ = failure_.ok() ? std::move(ready) : failure_;
+    changed_.notify_all();
+    return;
+  }
+  while (const std::optional<Chore> chore = next_chore()) {
+    const Status done = chore->frees ? free_comm(chore->comm) : split_off(*chore, gpu->driver());
+    const MutexLock lock(mutex_);
+    end_call(chore_);
+    finish(*chore->comm, done);
+  }
+}
+
+Status NcclLauncher::make_world() {
+  {
+    const MutexLock lock(mutex_);
+    if (is_ending_) {
+      return was_aborted("NCCL");
+    }
+    begin_call(chore_, {.what = "ncclCommInitRankConfig"}, setup_.start_patience);
+  }
+  NcclConfig config;
+  NcclHandle* handle = nullptr;
+  const NcclCode code =
+      setup_.library.call().init(&handle, setup_.size, setup_.id, setup_.rank, &config);
+  {
+    const MutexLock lock(mutex_);
+    end_call(chore_);
+  }
+  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommInitRankConfig"));
+  const auto world = std::make_shared<NcclComm>();
+  LIGHTCC_RETURN_IF_ERROR(keep(world, handle));
+  const MutexLock lock(mutex_);
+  world_ = world;
+  return {};
+}
+
+std::optional<NcclLauncher::Chore> NcclLauncher::next_chore() {
+  const MutexLock lock(mutex_);
+  // What was enqueued may be done for whoever has asked for it: that has a deadline of its own.
+  while (!is_ending_ &&
+         (chores_.empty() || (chores_.front().frees && chores_.front().comm->jobs_ > 0))) {
+    for_chores_.wait(mutex_);
+  }
+  if (is_ending_) {
+    return std::nullopt;
+  }
+  Chore chore = std::move(chores_.front());
+  chores_.pop_front();
+  const char* const what = chore.frees ? "ncclCommFinalize" : "ncclCommSplit";
+  begin_call(chore_, {.what = what, .comm = chore.comm}, setup_.operation_patience);
+  return chore;
+}
+
+Status NcclLauncher::split_off(const Chore& chore, const Driver& driver) {
+  NcclHandle* world = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    world = world_->handle_;
+  }
+  if (world == nullptr) {
+    return was_aborted("the communicator");
+  }
+  const bool is_member = chore.position >= 0;
+  if (is_member) {
+    LIGHTCC_ASSIGN_OR_RETURN(chore.comm->stream_, stream_for_comm(driver));
+  }
+  NcclConfig config;
+  NcclHandle* made = nullptr;
+  LIGHTCC_RETURN_IF_ERROR(
+      setup_.library.check(setup_.library.call().split(world,
+                                                       is_member ? chore.part : kNcclNoColor,
+                                                       std::max(chore.position, 0),
+                                                       &made,
+                                                       &config),
+                           "ncclCommSplit"));
+  return is_member ? keep(chore.comm, made) : Status();
+}
+
+Result<std::shared_ptr<Stream>> NcclLauncher::stream_for_comm(const Driver& driver) {
+  std::shared_ptr<Stream> stream = stream_.lock();
+  if (stream == nullptr || setup_.begins_in_order) {
+    LIGHTCC_ASSIGN_OR_RETURN(Stream made, Stream::create(driver));
+    stream = std::make_shared<Stream>(std::move(made));
+    stream_ = stream;
+  }
+  return stream;
+}
+
+Status NcclLauncher::keep(const std::shared_ptr<NcclComm>& comm, NcclHandle* handle) {
+  {
+    const MutexLock lock(mutex_);
+    if (!is_ending_) {
+      comm->handle_ = handle;
+      comms_.push_back(comm);
+      return {};
+    }
+  }
+  (void)setup_.library.call().abort(handle);
+  return was_aborted("the communicator");
+}
+
+Status NcclLauncher::free_comm(const std::shared_ptr<NcclComm>& comm) {
+  if (NcclHandle* const handle = comm->handle_; handle != nullptr) {
+    LIGHTCC_RETURN_IF_ERROR(
+        setup_.library.check(setup_.library.call().finalize(handle), "ncclCommFinalize"));
+    // From here on it is not aborted. It may wait for what runs on others, which are.
+    if (comm->handle_.exchange(nullptr) == nullptr) {
+      return was_aborted("the communicator");
+    }
+    LIGHTCC_RETURN_IF_ERROR(
+        setup_.library.check(setup_.library.call().destroy(handle), "ncclCommDestroy"));
+  }
+  comm->stream_.reset();
+  comm->scratch_.clear();
+  const MutexLock lock(mutex_);
+  std::erase(comms_, comm);
+  return {};
+}
+
+// ---- What they share.
+
+void NcclLauncher::begin_call(Call& call, Call what, Duration patience) {
+  call = std::move(what);
+  call.began = clock_.now();
+  call.deadline = deadline_from_now(patience);
+  changed_.notify_all();
+}
+
+void NcclLauncher::end_call(Call& call) {
+  call = Call();
+  progress_ = clock_.now();
+  if (must_end_) {
+    changed_.notify_all();
+  }
 }
 
 TimePoint NcclLauncher::deadline_from_now(Duration patience) const {
@@ -531,8 +565,15 @@ TimePoint NcclLauncher::deadline_from_now(Duration patience) const {
 }
 
 void NcclLauncher::finish(NcclJob& job, Status status) {
+  if (job.has_ended()) {
+    return;
+  }
   job.status_ = std::move(status);
   job.has_ended_.store(true, std::memory_order_release);
+  progress_ = clock_.now();
+  if (--job.comm_->jobs_ == 0 && !chores_.empty()) {
+    for_chores_.notify_all();
+  }
 }
 
 // One that is freed was finished before.
@@ -540,6 +581,12 @@ void NcclLauncher::finish(NcclComm& comm, Status status) {
   if (!comm.is_done_.load(std::memory_order_relaxed)) {
     comm.status_ = std::move(status);
     comm.is_done_.store(true, std::memory_order_release);
+  }
+}
+
+void NcclLauncher::end_span(std::unique_ptr<OpenSpan> span, const Status& status) {
+  if (span != nullptr && rows_.has_value()) {
+    rows_->end(std::move(span), status);
   }
 }
 

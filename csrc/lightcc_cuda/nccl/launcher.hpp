@@ -1,10 +1,9 @@
-// The thread that makes all calls of NCCL for one world, as comms.hpp says.
+// The threads that call NCCL for one world, as comms.hpp says.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,7 +52,7 @@ class NcclJob {
   const std::string what_;
   const std::vector<std::shared_ptr<ReadyEvent>> inputs_;
   const std::shared_ptr<DeviceTrace> trace_ = current_device_trace();
-  NcclOperation run_;  // Used by the launcher's thread only. Empty once it was called.
+  NcclOperation run_;  // Used by the thread that launches.
 
   Status status_;
   std::optional<TimePoint> began_;
@@ -62,34 +61,36 @@ class NcclJob {
   std::atomic<bool> has_ended_{false};    // Set after what is said of one that has ended.
 };
 
-/// Whoever asks and the thread both hold it: the thread may be lost in a call that never returns.
-class NcclLauncher {
+/// Whoever asks and the threads hold it: a thread may be lost in a call that never returns.
+///
+/// One thread launches operations, one makes and frees communicators, and one watches both: it sees
+/// the ends of operations, errors and deadlines, and aborts what the others wait for.
+class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
  public:
   explicit NcclLauncher(NcclSetup setup) : setup_(std::move(setup)) {}
 
-  /// The thread's function: makes the world's communicator, and serves until it is told to end.
+  /// The function of the thread that watches: starts the others, and serves until the end.
   void serve() LIGHTCC_EXCLUDES(mutex_);
 
   void split(std::shared_ptr<NcclComm> comm, int position, int part) LIGHTCC_EXCLUDES(mutex_);
   void free(std::shared_ptr<NcclComm> comm) LIGHTCC_EXCLUDES(mutex_);
-  void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
-  /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
+  void post(const std::shared_ptr<NcclJob>& job) LIGHTCC_EXCLUDES(mutex_);
+  /// Ends the threads; `aborts`: at once. False: they have not ended within reason. Blocks: for
+  /// that.
   bool end(bool aborts) LIGHTCC_EXCLUDES(mutex_);
-  /// Whether it was waited for in vain.
+  /// Whether they were waited for in vain.
   bool is_lost() LIGHTCC_EXCLUDES(mutex_);
-  /// Whether the thread has ended: no communicator is left, and the GPU does nothing for one.
+  /// Whether they have ended: no communicator is left, and the GPU does nothing for one.
   bool is_over() LIGHTCC_EXCLUDES(mutex_);
   void warn(const std::string& text) const { setup_.warn(text); }
 
  private:
-  /// Uses the world's communicator; they run one after another.
+  /// What the world's communicator is used for; they run one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
     bool frees = false;
     int position = 0;
     int part = 0;
-    bool has_begun = false;
-    TimePoint deadline{};
   };
   struct Running {
     std::shared_ptr<NcclJob> job;
@@ -98,76 +99,86 @@ class NcclLauncher {
     TimePoint deadline;              // From when the GPU could begin.
     std::unique_ptr<OpenSpan> span;  // Null: no timeline.
   };
-  /// What the thread was asked for since it looked last.
-  struct Asked {
-    std::deque<Chore> chores;
-    std::deque<std::shared_ptr<NcclJob>> jobs;
-    bool ends = false;
-    bool aborts = false;
+  /// A call of NCCL that has not returned, as the thread that watches sees it.
+  struct Call {
+    std::string what;                  // Empty: there is none.
+    std::shared_ptr<NcclJob> job{};    // That it launches.
+    std::shared_ptr<NcclComm> comm{};  // That it makes or frees; null: the world's.
+    TimePoint began{};
+    TimePoint deadline{};
+    bool has_failed = false;  // What it is for was told so.
+
+    bool goes_on() const { return !what.empty(); }
   };
 
+  // ---- The thread that watches.
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
-  Status make_world() LIGHTCC_EXCLUDES(mutex_);
-  Status serve_requests() LIGHTCC_EXCLUDES(mutex_);
-  /// Waits for something to do, or a moment where something goes on.
-  Asked await(bool is_busy) LIGHTCC_EXCLUDES(mutex_);
-  bool must_end() LIGHTCC_EXCLUDES(mutex_);
-
-  // Each does what can be done now.
-  void advance_chores();
-  void advance_launches();
-  void advance_running();
-
-  Result<std::shared_ptr<Stream>> stream_for_comm();
-  /// True when the chore is over.
-  Result<bool> advance_split(Chore& chore);
-  Result<bool> advance_free(Chore& chore);
-  bool has_work(const NcclComm& comm) const;
-  /// Calls what the job is; true when NCCL has taken it, and it is running.
-  Result<bool> launch(const std::shared_ptr<NcclJob>& job);
-  Status call(NcclJob& job);
-  /// NCCL puts an operation on its stream some time after the call, and says when it has. Only then
-  /// an event behind it means anything.
-  Status finish_call(const NcclJob& job);
+  /// OK: it was told to end, and nothing is left.
+  Status watch() LIGHTCC_EXCLUDES(mutex_);
+  /// Waits for something to look at. Nothing: all goes on.
+  std::optional<Status> await() LIGHTCC_EXCLUDES(mutex_);
+  std::optional<Status> end_in_order() LIGHTCC_REQUIRES(mutex_);
+  void check_running() LIGHTCC_EXCLUDES(mutex_);
+  void check_call(bool of_launcher) LIGHTCC_EXCLUDES(mutex_);
   /// Whether the GPU has what it begins with.
   static Result<bool> are_inputs_ready(const NcclJob& job);
   /// `is_first`: of its stream.
   Result<bool> has_ended(Running& running, bool is_first);
-  void end_span(std::unique_ptr<OpenSpan>& span, const Status& status);
-  /// Ends the spans of jobs that nobody waits for any more, for a timeline.
-  void end_all_spans(const Status& why);
-  /// Whether the call before is over.
-  Result<bool> is_ready(NcclHandle* comm, const char* what) const;
-  void free_all();
-  void abort_all();
-  /// Returns when all are over, which may be never.
-  void abort(const std::vector<std::shared_ptr<NcclComm>>& comms) const;
-  bool is_made(const NcclComm& comm) const;
+  Status error_of(NcclComm& comm, const std::string& what);
+  /// Returns when all communicators are aborted, which may be never.
+  void abort_all(const Context& context) LIGHTCC_EXCLUDES(mutex_);
+  void end_all(const Status& why) LIGHTCC_EXCLUDES(mutex_);
 
+  // ---- The thread that launches.
+  void launch_all(const std::shared_ptr<const SharedGpu>& gpu) LIGHTCC_EXCLUDES(mutex_);
+  std::shared_ptr<NcclJob> next_job() LIGHTCC_EXCLUDES(mutex_);
+  /// Where there is a timeline, `span` is what is to end with the operation.
+  Status launch(NcclJob& job,
+                const std::shared_ptr<const SharedGpu>& gpu,
+                std::unique_ptr<OpenSpan>& span) LIGHTCC_EXCLUDES(mutex_);
+
+  // ---- The thread that makes and frees communicators.
+  void keep_comms(const std::shared_ptr<const SharedGpu>& gpu) LIGHTCC_EXCLUDES(mutex_);
+  Status make_world() LIGHTCC_EXCLUDES(mutex_);
+  std::optional<Chore> next_chore() LIGHTCC_EXCLUDES(mutex_);
+  Status split_off(const Chore& chore, const Driver& driver) LIGHTCC_EXCLUDES(mutex_);
+  Status free_comm(const std::shared_ptr<NcclComm>& comm) LIGHTCC_EXCLUDES(mutex_);
+  Result<std::shared_ptr<Stream>> stream_for_comm(const Driver& driver);
+  /// Where the end has begun meanwhile, it aborts the communicator.
+  Status keep(const std::shared_ptr<NcclComm>& comm, NcclHandle* handle) LIGHTCC_EXCLUDES(mutex_);
+
+  void begin_call(Call& call, Call what, Duration patience) LIGHTCC_REQUIRES(mutex_);
+  void end_call(Call& call) LIGHTCC_REQUIRES(mutex_);
   TimePoint deadline_from_now(Duration patience) const;
-  static void finish(NcclJob& job, Status status);
-  static void finish(NcclComm& comm, Status status);
+  /// What has ended before stays as it is.
+  void finish(NcclJob& job, Status status) LIGHTCC_REQUIRES(mutex_);
+  void finish(NcclComm& comm, Status status) LIGHTCC_REQUIRES(mutex_);
+  void end_span(std::unique_ptr<OpenSpan> span, const Status& status) LIGHTCC_REQUIRES(mutex_);
 
   const NcclSetup setup_;
   const Clock& clock_ = Clock::system();
-  // Used by the thread only.
-  std::shared_ptr<const SharedGpu> gpu_;
-  const Driver* driver_ = nullptr;
-  const Context* context_ = nullptr;
-  std::optional<GpuRows> rows_;
-  std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
-  std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
-  std::weak_ptr<Stream> stream_;  // Shared by all of them where NCCL keeps no order.
-  std::deque<Chore> chores_;
-  std::deque<std::shared_ptr<NcclJob>> waiting_;
-  bool is_launching_ = false;              // NCCL goes on with the first of them.
-  TimePoint launch_deadline_;              // Until when it is to have ended, too.
-  std::unique_ptr<OpenSpan> launch_span_;  // The launch's span, for a timeline.
-  std::vector<Running> running_;
+  std::vector<Running> running_;  // Used by the thread that watches only.
+  std::weak_ptr<Stream> stream_;  // Shared by all communicators where NCCL keeps no order.
 
   Mutex mutex_;
-  CondVar changed_;
-  Asked asked_ LIGHTCC_GUARDED_BY(mutex_);
+  CondVar changed_;  // For who watches, and who waits for the end.
+  CondVar for_launches_;
+  CondVar for_chores_;
+  std::deque<std::shared_ptr<NcclJob>> jobs_ LIGHTCC_GUARDED_BY(mutex_);
+  std::deque<Chore> chores_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<Running> launched_ LIGHTCC_GUARDED_BY(mutex_);  // Since it was looked last.
+  Call launch_ LIGHTCC_GUARDED_BY(mutex_);
+  Call chore_ LIGHTCC_GUARDED_BY(mutex_);
+  std::shared_ptr<NcclComm> world_ LIGHTCC_GUARDED_BY(mutex_);               // Null: not made.
+  std::vector<std::shared_ptr<NcclComm>> comms_ LIGHTCC_GUARDED_BY(mutex_);  // That are made.
+  std::optional<GpuRows> rows_ LIGHTCC_GUARDED_BY(mutex_);
+  Status failure_ LIGHTCC_GUARDED_BY(mutex_);               // Of the world's communicator.
+  std::optional<Status> ended_ LIGHTCC_GUARDED_BY(mutex_);  // What is told to who comes later.
+  TimePoint progress_ LIGHTCC_GUARDED_BY(mutex_);           // When a call was last over.
+  bool must_end_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  bool must_abort_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  bool is_freeing_ LIGHTCC_GUARDED_BY(mutex_) = false;  // All communicators, in order.
+  bool is_ending_ LIGHTCC_GUARDED_BY(mutex_) = false;   // No thread begins a call any more.
   bool is_over_ LIGHTCC_GUARDED_BY(mutex_) = false;
   bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;
 };

@@ -88,12 +88,16 @@ Result<NcclLibrary> NcclLibrary::open(const std::string& file) {
   return opened;
 }
 
-Status NcclLibrary::check(NcclCode code, const char* what, NcclHandle* comm) const {
-  if (code == kNcclSuccess || code == kNcclInProgress) {
+Status NcclLibrary::check(NcclCode code, const char* what) const {
+  if (code == kNcclSuccess) {
     return {};
   }
+  if (code == kNcclInProgress) {
+    return {ErrorCode::kSystem,
+            std::string(what) + ": NCCL does not block, by NCCL_COMM_BLOCKING=0; unset that"};
+  }
   const char* const meaning = call().error_text(code);
-  const char* const detail = call().last_error(comm);
+  const char* const detail = call().last_error(nullptr);  // Of the process.
   std::string text = std::string(what) + ": " + (meaning == nullptr ? "unknown error" : meaning);
   text += " (NCCL error " + std::to_string(code) + ")";
   if (detail != nullptr && *detail != '\0') {

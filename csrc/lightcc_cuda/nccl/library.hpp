@@ -21,18 +21,18 @@ class NcclLibrary {
   static Result<NcclLibrary> open(const std::string& file);
 
   const NcclFunctions& call() const { return functions_; }
-  /// As NCCL counts: 21805 is 2.18.5.
+  /// As NCCL counts: 22005 is 2.20.5.
   int version() const { return version_; }
-  /// OK, also while it goes on; or what `code` of the call `what` means: "ncclAllReduce: ...".
-  /// `comm` may be null. kPeerFailed: NCCL blames another rank, kSystem.
-  Status check(NcclCode code, const char* what, NcclHandle* comm) const;
+  /// OK, or what `code` of the call `what` means: "ncclAllReduce: ...".
+  /// Errors: kPeerFailed, NCCL blames another rank; kSystem.
+  Status check(NcclCode code, const char* what) const;
 
  private:
   NcclFunctions functions_;
   int version_ = 0;
 };
 
-/// "2.18.5" of 21805.
+/// "2.20.5" of 22005.
 std::string nccl_version_text(int version);
 
 /// The version of the NCCL that `file` or the search finds. Errors: of NcclLibrary::open().

@@ -262,8 +262,7 @@ Result<NcclCard> own_card(const PlaneSite& site,
   // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
   staging.prepare(card.device);
   if (topology.rank == 0) {
-    LIGHTCC_RETURN_IF_ERROR(
-        opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId", nullptr));
+    LIGHTCC_RETURN_IF_ERROR(opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId"));
   }
   return card;
 }
@@ -305,7 +304,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .rank = topology.rank,
                        .size = topology.size,
                        .device = own.device,
-                       .start_patience = seconds(site.knobs.start_timeout_s),
+                       .start_patience = kUnheardPatience,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .begins_in_order = begins_in_order(site.knobs, own.version)}));
   return std::unique_ptr<Plane>(

@@ -1,5 +1,4 @@
 // How communicators end while others of the same GPU wait for peers that do not come.
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -21,6 +20,9 @@ namespace {
 
 using Comms = std::vector<std::shared_ptr<NcclComm>>;
 
+/// Communicators of this version are connected when they are made: operations begin without peers.
+constexpr const char* kConnected = "version=22105";
+
 void nap() {
   std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
@@ -34,11 +36,6 @@ Status finish(Work& work) {
     nap();
   }
 }
-
-/// Memory that a "GPU" and the host read: with `unified` the fake driver takes the host's.
-struct Bytes {
-  std::array<std::byte, 64> all{};
-};
 
 /// Two ranks on a GPU each, with `count` communicators. Afterwards nothing is left.
 class NcclAbortTest : public ::testing::Test {
@@ -89,13 +86,12 @@ class NcclAbortTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status().message();
   }
 
-  /// Begins to receive what nobody sends.
+  /// Begins a barrier to which rank 1 does not come.
   static std::unique_ptr<Work> wait_in_vain(NcclComms& comms,
-                                            const std::shared_ptr<NcclComm>& comm,
-                                            Bytes& memory) {
+                                            const std::shared_ptr<NcclComm>& comm) {
     const auto group = make_nccl_group(comms, comm, 0, 2);
     const int before = fake::operations_of_nccl();
-    std::unique_ptr<Work> work = group->recv(memory.all.data(), memory.all.size(), 1);
+    std::unique_ptr<Work> work = group->barrier();
     while (fake::operations_of_nccl() == before) {
       nap();
     }
@@ -104,27 +100,25 @@ class NcclAbortTest : public ::testing::Test {
 };
 
 TEST_F(NcclAbortTest, an_abort_waits_for_no_communicator_that_is_yet_to_be_aborted) {
-  fake::set_nccl("");
+  fake::set_nccl(kConnected);
   run(3, std::chrono::seconds(30), [](NcclComms& comms, const Comms& all, int rank) {
     if (rank == 1) {
       return;
     }
-    std::array<Bytes, 3> memory;
     std::vector<std::unique_ptr<Work>> works;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      works.push_back(wait_in_vain(comms, all[i], memory.at(i)));
+    for (const auto& comm : all) {
+      works.push_back(wait_in_vain(comms, comm));
     }
     works.clear();  // They are dropped before their end.
   });
 }
 
 TEST_F(NcclAbortTest, an_operation_times_out_while_another_communicator_is_being_destroyed) {
-  fake::set_nccl("");
+  fake::set_nccl(kConnected);
   run(2, std::chrono::milliseconds(500), [](NcclComms& comms, const Comms& all, int rank) {
-    Bytes memory;
     std::unique_ptr<Work> work;
     if (rank == 0) {
-      work = wait_in_vain(comms, all[0], memory);
+      work = wait_in_vain(comms, all[0]);
     }
     comms.free(all[1]);
     if (rank == 0) {
@@ -134,31 +128,62 @@ TEST_F(NcclAbortTest, an_operation_times_out_while_another_communicator_is_being
   });
 }
 
-/// What rank 0 is told of an operation of which NCCL says that it goes on.
+TEST_F(NcclAbortTest, a_start_to_which_not_all_ranks_come_is_a_timeout_and_is_left_behind) {
+  fake::set("devices=2,unified=1");
+  fake::set_nccl("");
+  const auto library = NcclLibrary::open("");
+  ASSERT_TRUE(library.ok());
+  NcclUniqueId id;
+  ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
+  auto comms = NcclComms::make({.library = *library,
+                                .warn = [](const std::string& text) { FAIL() << text; },
+                                .id = id,
+                                .size = 2,
+                                .start_patience = std::chrono::milliseconds(200)});
+  ASSERT_TRUE(comms.ok());
+  const std::shared_ptr<NcclComm> comm = (*comms)->split(0);
+  Result<bool> made = comm->is_made();
+  while (made.ok()) {
+    nap();
+    made = comm->is_made();
+  }
+  EXPECT_EQ(made.status().message(),
+            "rank 0 waited for NCCL's ncclCommInitRankConfig, to which not all ranks came in time");
+  (*comms).reset();
+  EXPECT_GT(fake::live(), 0);
+  // When a late rank comes, what was left behind ends.
+  NcclHandle* late = nullptr;
+  NcclConfig config;
+  ASSERT_EQ(library->call().init(&late, 2, id, 1, &config), kNcclSuccess);
+  ASSERT_EQ(library->call().abort(late), kNcclSuccess);
+  while (fake::live() > 0 || fake::live_nccl() > 0) {
+    nap();
+  }
+}
+
+/// What rank 0 is told of an operation that NCCL does not begin.
 Status end_of_launch(const std::string& settings) {
   Status ended;
   fake::set_nccl(settings);
   NcclAbortTest::run(
       1, std::chrono::milliseconds(500), [&](NcclComms& comms, const Comms& all, int rank) {
         if (rank == 0) {
-          Bytes memory;
-          ended = finish(*NcclAbortTest::wait_in_vain(comms, all[0], memory));
+          ended = finish(*NcclAbortTest::wait_in_vain(comms, all[0]));
         }
       });
   return ended;
 }
 
-// From 2.22 on it connects to peers in the first operation, which may be dead.
+// From 2.22 on the first operation connects to peers, which may be dead.
 TEST_F(NcclAbortTest, an_operation_that_nccl_does_not_begin_is_a_timeout) {
-  const Status ended = end_of_launch("version=22203,connects=1");
+  const Status ended = end_of_launch("version=22809");
   EXPECT_EQ(ended.code(), ErrorCode::kTimeout);
   EXPECT_EQ(ended.message(),
-            "rank 0 waited for NCCL's ncclRecv to begin, for which not all ranks were there in "
-            "time");
+            "rank 0 waited for NCCL's ncclAllReduce to begin, to which not all ranks came in time");
 }
 
 TEST_F(NcclAbortTest, an_error_of_an_operation_that_nccl_does_not_begin_is_seen) {
-  const Status ended = end_of_launch("version=22203,connects=1,broken=1");
+  const Status ended = end_of_launch("connects=1,broken=1");
   EXPECT_EQ(ended.code(), ErrorCode::kPeerFailed);
   EXPECT_NE(ended.message().find("remote process exited"), std::string::npos) << ended.message();
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -31,8 +32,10 @@ Floats floats_of(int rank, std::size_t count) {
   return floats;
 }
 
-void run(int members, const std::function<void(NcclComms&, Group&, int)>& body) {
-  testing::run_members({.members = members}, body);
+void run(int members,
+         const std::function<void(NcclComms&, Group&, int)>& body,
+         const std::string& nccl = {}) {
+  testing::run_members({.members = members, .nccl = nccl}, body);
 }
 
 TEST(NcclGroup, halves_of_an_allreduce_are_the_whole) {
@@ -63,8 +66,14 @@ TEST(NcclGroup, halves_of_an_allreduce_are_the_whole) {
   });
 }
 
-TEST(NcclGroup, messages_barriers_and_nothing_at_all_end) {
-  run(2, [](NcclComms&, Group& group, int rank) {
+class NcclVersions : public ::testing::TestWithParam<const char*> {};
+// Those of torch 2.4, 2.5, 2.7, 2.8 and 2.11.
+INSTANTIATE_TEST_SUITE_P(All,
+                         NcclVersions,
+                         ::testing::Values("22005", "22105", "22602", "22703", "22809"));
+
+TEST_P(NcclVersions, messages_barriers_and_nothing_at_all_end) {
+  const auto body = [](NcclComms&, Group& group, int rank) {
     Floats data = floats_of(rank, 50000);
     const std::size_t bytes = data.size() * sizeof(float);
     const std::unique_ptr<Work> message =
@@ -77,7 +86,8 @@ TEST(NcclGroup, messages_barriers_and_nothing_at_all_end) {
     ASSERT_TRUE(finish(*group.broadcast(nullptr, 0, 1)).ok());
     ASSERT_TRUE(finish(*group.alltoall(nullptr, {0, 0}, nullptr, {0, 0})).ok());
     ASSERT_TRUE(finish(*group.reduce_scatter(nullptr, nullptr, {0, 0}, Reduction())).ok());
-  });
+  };
+  run(2, body, std::string("version=") + GetParam());
 }
 
 TEST(NcclGroup, a_copy_comes_before_the_operation_that_is_started_next) {

@@ -63,7 +63,7 @@ def test_a_killed_rank_is_named_and_nobody_hangs() -> None:
 
 def test_ranks_that_share_a_gpu_are_staged() -> None:
     settings = [with_gpus(1, **NCCL)[0]] * 2
-    assert spawn_ranks(gpu_nccl.ranks_of_one_gpu_are_staged, 2, DRIVER, env=settings) == [21805] * 2
+    assert spawn_ranks(gpu_nccl.ranks_of_one_gpu_are_staged, 2, DRIVER, env=settings) == [22809] * 2
 
 
 @pytest.mark.parametrize("nccl", [{}, NCCL], ids=["staged", "nccl"])

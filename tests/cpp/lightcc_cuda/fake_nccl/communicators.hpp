@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,7 +20,7 @@
 namespace lightcc::cuda::fake {
 
 inline Settings& nccl_settings() {
-  static Settings all("LIGHTCC_FAKE_NCCL", {{"version", "21805"}});
+  static Settings all("LIGHTCC_FAKE_NCCL", {{"version", "22809"}});
   return all;
 }
 
@@ -37,11 +36,9 @@ struct RankGpu {
   std::atomic<int> called{0};
   std::atomic<int> begun{0};
   std::atomic<bool> is_taken{false};  // By an operation, where there is room for one only.
-  // The communicator whose operation is not on its stream yet.
-  std::atomic<const Comm*> caller{nullptr};
 };
 
-/// A communicator of one rank. The launcher calls, streams run what was called.
+/// A communicator of one rank. Streams run what was called.
 struct Comm {
   std::size_t rank = 0;
   std::size_t size = 0;
@@ -51,16 +48,11 @@ struct Comm {
   std::atomic<bool> is_aborted{false};
   std::atomic<int> running{0};
   std::shared_ptr<RankGpu> gpu = std::make_shared<RankGpu>();
-  bool is_made = false;
+  std::atomic<bool> is_called{false};  // By a thread.
   bool is_finalized = false;
-  bool is_connecting = false;           // For an operation, without end.
-  int answers_left = 0;                 // That are still "in progress".
-  std::function<void()> put_on_stream;  // The last call's, until then.
+  bool is_connected = false;
   std::vector<double> factors;
   std::uint64_t turn = 0;  // The stream's thread counts it.
-  // The split that goes on.
-  NcclHandle** split_to = nullptr;
-  std::size_t split = 0;
   std::size_t splits = 0;
 
   ~Comm() {
@@ -81,19 +73,55 @@ struct Comm {
 
   bool goes_on() const { return !is_aborted && error == kNcclSuccess; }
 
-  /// Waits for all ranks; false: it was aborted.
-  bool meet() {
-    meeting->turns[rank].store(++turn);
-    for (std::size_t other = 0; other < size; ++other) {
-      while (meeting->turns[other].load() < turn) {
-        if (!goes_on()) {
-          return false;
-        }
-        nap();
-      }
+  /// Blocks until `is_so`; false: it was aborted, or has an error.
+  template <typename Condition>
+  bool wait(const Condition& is_so) const {
+    while (goes_on() && !is_so()) {
+      nap();
     }
     return goes_on();
   }
+
+  /// Waits for all ranks; false: it was aborted.
+  bool meet() {
+    meeting->turns[rank].store(++turn);
+    return wait([this] { return all([this](auto other) { return turn_of(other) >= turn; }); });
+  }
+  std::uint64_t turn_of(std::size_t other) const { return meeting->turns[other].load(); }
+  template <typename Condition>
+  bool all(const Condition& is_so) const {
+    for (std::size_t other = 0; other < size; ++other) {
+      if (!is_so(other)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+/// A call of a communicator by one thread, which blocks. NCCL allows no second one beside it.
+class Call {
+ public:
+  explicit Call(std::shared_ptr<Comm> comm)
+      : comm_(std::move(comm)), is_alone_(comm_ == nullptr || !comm_->is_called.exchange(true)) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    if (comm_ != nullptr && is_alone_) {
+      comm_->is_called = false;
+    }
+  }
+  /// Whether it may be made, or what it returns.
+  NcclCode check() const {
+    if (comm_ == nullptr || comm_->is_aborted || comm_->is_finalized) {
+      return kNcclInvalidArgument;
+    }
+    return is_alone_ ? comm_->error.load() : kNcclInvalidUsage;
+  }
+
+ private:
+  std::shared_ptr<Comm> comm_;
+  bool is_alone_;
 };
 
 inline std::mutex comms_mutex;
@@ -118,18 +146,6 @@ inline void remove(NcclHandle* handle) {
   comms.erase(found);
 }
 
-/// Whether a call may be made, or what it returns.
-inline NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
-  if (comm == nullptr || comm->is_aborted || comm->is_finalized) {
-    return kNcclInvalidArgument;
-  }
-  if (!comm->is_made || comm->answers_left > 0 || comm->split_to != nullptr ||
-      comm->is_connecting) {
-    return kNcclInvalidArgument;  // The call before has not ended.
-  }
-  return comm->error;
-}
-
 /// As cudaFree() does: an operation of any communicator on the GPU may be waited for.
 inline void wait_for_gpu(const Comm& comm) {
   while (comm.gpu->operations > 0) {
@@ -137,34 +153,12 @@ inline void wait_for_gpu(const Comm& comm) {
   }
 }
 
-/// The operation that was called last is on its stream from now on, or is given up.
-inline void end_call(Comm& comm, bool is_given_up = false) {
-  const Comm* caller = &comm;
-  comm.gpu->caller.compare_exchange_strong(caller, nullptr);
-  const auto put = std::exchange(comm.put_on_stream, nullptr);
-  if (put && !is_given_up) {
-    put();
-  }
-}
-
-/// Goes on with what communicator and caller wait for.
-inline void advance(Comm& comm) {
-  if (!comm.is_made && comm.meeting->joined.load() >= comm.size) {
-    comm.is_made = true;
-  }
-  if (comm.split_to == nullptr) {
-    return;
-  }
-  auto& calls = comm.meeting->splits[comm.split];
-  for (std::size_t rank = 0; rank < comm.size; ++rank) {
-    if (calls[rank].is_called.load() == 0) {
-      return;
-    }
-  }
-  NcclHandle** const to = std::exchange(comm.split_to, nullptr);
+/// The communicator that a split makes for this rank, once all ranks have called it. Null: none.
+inline std::shared_ptr<Comm> split_off(Comm& comm, std::size_t split) {
+  auto& calls = comm.meeting->splits[split];
   const Meeting::Split& own = calls[comm.rank];
   if (own.color == kNcclNoColor) {
-    return;
+    return nullptr;
   }
   auto child = std::make_shared<Comm>();
   child->gpu = comm.gpu;
@@ -176,12 +170,14 @@ inline void advance(Comm& comm) {
     }
   }
   const bool joined =
-      child->join(comm.name + '-' + std::to_string(comm.split) + '-' + std::to_string(own.color));
-  if (!joined) {
-    comm.error = kNcclSystemError;
-    return;
-  }
-  *to = add(std::move(child));
+      child->join(comm.name + '-' + std::to_string(split) + '-' + std::to_string(own.color));
+  comm.error = joined ? kNcclSuccess : kNcclSystemError;
+  return child;
+}
+
+/// As freeing memory of the GPU, or opening connections, takes its time.
+inline void take_time() {
+  ::usleep(static_cast<unsigned>(1000 * nccl_settings().number("slow")));
 }
 
 }  // namespace lightcc::cuda::fake

@@ -32,6 +32,13 @@ static void look_at_variables() {
   }
 }
 
+static std::atomic<int> aborts{0};
+
+/// Blocking, and without the traffic class that 2.26 takes from what was padding before.
+static bool is_allowed(const NcclConfig& config) {
+  return config.blocking == 1 && config.traffic_class == NcclConfig().traffic_class;
+}
+
 [[gnu::visibility("default")]] void set_nccl(const std::string& settings) {
   nccl_settings().set(settings);
   operations_begun = 0;
@@ -54,6 +61,9 @@ static void look_at_variables() {
 [[gnu::visibility("default")]] int live_nccl() {
   const std::lock_guard lock(comms_mutex);
   return static_cast<int>(comms.size());
+}
+[[gnu::visibility("default")]] int aborts_of_nccl() {
+  return aborts;
 }
 [[gnu::visibility("default")]] int operations_of_nccl() {
   return operations_begun;
@@ -105,10 +115,10 @@ LIGHTCC_NCCL_API ncclGetUniqueId(NcclUniqueId* id) {
 }
 LIGHTCC_NCCL_API ncclCommInitRankConfig(
     NcclHandle** made, int size, NcclUniqueId id, int rank, NcclConfig* config) {
-  LIGHTCC_NCCL_MAY_FAIL("ncclCommInitRankConfig")
   const NcclConfig expected;
   if (size < 1 || static_cast<std::size_t>(size) > fake::kMostRanks || rank < 0 || rank >= size ||
-      config->magic != expected.magic || config->size != expected.size || config->blocking != 0) {
+      config->magic != expected.magic || config->size != expected.size ||
+      !fake::is_allowed(*config)) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
   fake::look_at_variables();
@@ -118,54 +128,68 @@ LIGHTCC_NCCL_API ncclCommInitRankConfig(
   if (!comm->join(id.bytes.data())) {
     return lightcc::cuda::kNcclSystemError;
   }
+  fake::take_time();
+  fake::Meeting& meeting = *comm->meeting;
+  comm->wait([&] { return meeting.joined.load() >= comm->size; });
+  // A rank that fails closes its connections, by which the others notice.
+  const NcclCode failure = fake::nccl_settings().failure_of("ncclCommInitRankConfig");
+  (failure == 0 ? meeting.made : meeting.failed) += 1;
+  comm->wait([&] { return meeting.made.load() >= comm->size || meeting.failed.load() > 0; });
+  if (failure != 0 || meeting.failed.load() > 0) {
+    return failure != 0 ? failure : lightcc::cuda::kNcclRemoteError;
+  }
   *made = fake::add(std::move(comm));
-  return lightcc::cuda::kNcclInProgress;
+  return lightcc::cuda::kNcclSuccess;
 }
 LIGHTCC_NCCL_API ncclCommSplit(
     NcclHandle* handle, int color, int key, NcclHandle** made, NcclConfig* config) {
   LIGHTCC_NCCL_MAY_FAIL("ncclCommSplit")
   const auto comm = fake::find(handle);
-  if (const NcclCode code = fake::check_ready(comm); code != 0 || config->blocking != 0) {
+  const fake::Call call(comm);
+  if (const NcclCode code = call.check(); code != 0 || !fake::is_allowed(*config)) {
     return code != 0 ? code : lightcc::cuda::kNcclInvalidArgument;
   }
   *made = nullptr;
-  comm->split = comm->splits++ % fake::kMostSplits;
-  comm->split_to = made;
-  auto& own = comm->meeting->splits[comm->split][comm->rank];
-  own.color = color;
-  own.key = key;
-  own.is_called.store(1);
-  return lightcc::cuda::kNcclInProgress;
+  const std::size_t split = comm->splits++ % fake::kMostSplits;
+  auto& calls = comm->meeting->splits[split];
+  calls[comm->rank].color = color;
+  calls[comm->rank].key = key;
+  calls[comm->rank].is_called.store(1);
+  if (!comm->wait([&] {
+        return comm->all([&](auto rank) { return calls[rank].is_called.load() != 0; });
+      })) {
+    return lightcc::cuda::kNcclInternalError;
+  }
+  if (auto child = fake::split_off(*comm, split); child != nullptr && comm->error == 0) {
+    *made = fake::add(std::move(child));
+  }
+  return comm->error;
 }
 LIGHTCC_NCCL_API ncclCommGetAsyncError(NcclHandle* handle, NcclCode* state) {
   const auto comm = fake::find(handle);
   if (comm == nullptr) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
-  fake::advance(*comm);
-  const bool goes_on = !comm->is_made || comm->split_to != nullptr || comm->is_connecting ||
-                       (comm->is_finalized && comm->running > 0) ||
-                       (comm->answers_left > 0 && --comm->answers_left > 0);
-  if (!goes_on || comm->error != 0) {
-    fake::end_call(*comm, comm->error != 0);
-  }
-  *state = comm->error != 0 ? comm->error.load() : goes_on ? lightcc::cuda::kNcclInProgress : 0;
+  *state = comm->error;
   return lightcc::cuda::kNcclSuccess;
 }
 LIGHTCC_NCCL_API ncclCommFinalize(NcclHandle* handle) {
   LIGHTCC_NCCL_MAY_FAIL("ncclCommFinalize")
   const auto comm = fake::find(handle);
-  if (const NcclCode code = fake::check_ready(comm); code != 0) {
+  const fake::Call call(comm);
+  if (const NcclCode code = call.check(); code != 0) {
     return code;
   }
   comm->is_finalized = true;
-  return lightcc::cuda::kNcclInProgress;
+  return comm->wait([&] { return comm->running == 0; }) ? lightcc::cuda::kNcclSuccess
+                                                        : lightcc::cuda::kNcclInternalError;
 }
 LIGHTCC_NCCL_API ncclCommDestroy(NcclHandle* handle) {
   const auto comm = fake::find(handle);
   if (comm == nullptr || !comm->is_finalized || comm->running > 0) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
+  fake::take_time();
   fake::wait_for_gpu(*comm);
   fake::remove(handle);
   return lightcc::cuda::kNcclSuccess;
@@ -176,7 +200,7 @@ LIGHTCC_NCCL_API ncclCommAbort(NcclHandle* handle) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
   comm->is_aborted = true;
-  fake::end_call(*comm, true);
+  ++fake::aborts;
   fake::wait_for_gpu(*comm);
   fake::remove(handle);
   while (fake::nccl_settings().number("lost") != 0) {
@@ -342,7 +366,8 @@ LIGHTCC_NCCL_API ncclRedOpCreatePreMulSum(
     NcclOp* op, void* scalar, NcclType type, int residence, NcclHandle* handle) {
   LIGHTCC_NCCL_MAY_FAIL("ncclRedOpCreatePreMulSum")
   const auto comm = fake::find(handle);
-  if (const NcclCode code = fake::check_ready(comm); code != 0) {
+  const fake::Call call(comm);
+  if (const NcclCode code = call.check(); code != 0) {
     return code;
   }
   if (residence != lightcc::cuda::kNcclScalarOfHost) {

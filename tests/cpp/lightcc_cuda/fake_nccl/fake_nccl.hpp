@@ -1,9 +1,9 @@
 // A libnccl.so.2 for tests, over the fake driver. It is found and opened as the real one is.
 //
 // - Ranks are processes or threads, which meet in shared memory named by the unique id.
-// - Communicators are non-blocking: a call returns "in progress", and no other call is allowed on
-//   the communicator until ncclCommGetAsyncError() has said that it is over. Only then the
-//   operation is on its stream, and none may be called on another communicator of the rank before.
+// - Communicators are blocking: making, splitting and connecting wait for all ranks, or the abort
+// by
+//   another thread. No two threads may call one at a time.
 // - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
 //   its peers without end, as NCCL does, until ncclCommAbort().
 // - ncclCommAbort() and ncclCommDestroy() free memory of the GPU. So they wait for the operations
@@ -19,12 +19,13 @@
 namespace lightcc::cuda::fake {
 
 /// How it behaves from now on, as "name=value,...". What is not named is as by default:
-///   version=21805      what it says it is
+///   version=22809      what it says it is; from 2.22 on the first collective connects
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
 ///   behind=N           operations behind the N-th wait on the GPU, until the next set_nccl()
-///   connects=N         the N-th operation stays in progress, and never begins
+///   connects=N         the N-th operation waits for a connection, and never begins
+///   slow=MS            making and destroying a communicator takes so long
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
 ///   lost=0             1: ncclCommAbort() does not return
@@ -33,6 +34,8 @@ void set_nccl(const std::string& settings);
 
 /// Communicators that have neither been destroyed nor aborted.
 int live_nccl();
+/// Communicators that have been aborted ever.
+int aborts_of_nccl();
 /// Operations, or groups of them, that the ranks of this process have begun since set_nccl().
 int operations_of_nccl();
 /// The communicators that each rank of this process has used since, in order.

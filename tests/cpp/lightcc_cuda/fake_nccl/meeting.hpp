@@ -48,6 +48,10 @@ struct Meeting {
   };
 
   std::atomic<std::uint32_t> joined;
+  std::atomic<std::uint32_t> made;  // Ranks for which making it went well, and failed.
+  std::atomic<std::uint32_t> failed;
+  std::atomic<std::uint32_t> connected;  // Ranks that have called a collective.
+  std::array<std::array<std::atomic<bool>, kMostRanks>, kMostRanks> links;  // By caller, peer.
   std::array<std::atomic<std::uint64_t>, kMostRanks> turns;  // Barriers that each came to.
   std::array<Called, kMostRanks> calls;
   std::array<std::array<std::byte, kSlotBytes>, kMostRanks> slots;

@@ -188,16 +188,27 @@ struct Batch {
 inline thread_local int depth = 0;
 inline thread_local std::optional<Batch> grouped;
 
-inline NcclCode begin(Batch batch) {
+/// Blocks until the peers of `batch` are connected, which takes a call of theirs: for messages
+/// ever, for collectives from 2.22 on. Before that, they are when the communicator is made.
+inline bool connect(const Batch& batch) {
   Comm& comm = *batch.comm;
-  if (comm.gpu->caller != nullptr) {
-    (void)std::fprintf(stderr,
-                       "fake NCCL: rank %zu calls %s while a call on another communicator is in "
-                       "progress, so that their order is not known\n",
-                       comm.rank,
-                       batch.call.c_str());
-    return kNcclInvalidUsage;
+  Meeting& meeting = *comm.meeting;
+  if (!batch.collectives.empty() && !std::exchange(comm.is_connected, true) &&
+      nccl_settings().number("version") >= 22200) {
+    ++meeting.connected;
+    if (!comm.wait([&] { return meeting.connected.load() >= comm.size; })) {
+      return false;
+    }
   }
+  for (const Transfer& transfer : batch.transfers) {
+    meeting.links[comm.rank][transfer.peer] = true;
+  }
+  return std::ranges::all_of(batch.transfers, [&](const Transfer& transfer) {
+    return comm.wait([&] { return meeting.links[transfer.peer][comm.rank].load(); });
+  });
+}
+
+inline NcclCode begin(Batch batch) {
   const int number = ++operations_begun;
   {
     const std::lock_guard lock(orders_mutex);
@@ -210,26 +221,26 @@ inline NcclCode begin(Batch batch) {
       !hold.empty() && number > std::atoi(hold.c_str())) {
     batch.held_by = nccl_settings().current();
   }
-  batch.comm->answers_left = 2;
   if (number == nccl_settings().number("connects")) {
-    batch.comm->is_connecting = true;
     batch.comm->error = batch.breaks ? kNcclRemoteError : kNcclSuccess;
-    return kNcclInProgress;
+    while (!batch.comm->is_aborted) {
+      nap();
+    }
+  }
+  if (!connect(batch)) {
+    return batch.comm->is_aborted ? kNcclInternalError : batch.comm->error.load();
   }
   ++batch.comm->running;
   batch.turn = batch.comm->gpu->called++;
   ++batch.comm->gpu->operations;
   batch.on_gpu = std::shared_ptr<void>(
       nullptr, [gpu = batch.comm->gpu](void* /*nothing*/) { --gpu->operations; });
-  comm.gpu->caller = &comm;
-  comm.put_on_stream = [batch = std::make_shared<Batch>(std::move(batch))] {
-    lightcc_fake_cuda_enqueue(
-        batch->stream,
-        [](void* it) { (*static_cast<std::shared_ptr<Batch>*>(it))->run(); },
-        new std::shared_ptr<Batch>(batch),
-        [](void* it) { delete static_cast<std::shared_ptr<Batch>*>(it); });
-  };
-  return kNcclInProgress;
+  lightcc_fake_cuda_enqueue(
+      batch.stream,
+      [](void* it) { static_cast<Batch*>(it)->run(); },
+      new Batch(std::move(batch)),
+      [](void* it) { delete static_cast<Batch*>(it); });
+  return kNcclSuccess;
 }
 
 /// Adds to the group that was begun, or runs by itself.
@@ -239,7 +250,8 @@ inline NcclCode submit(const char* call,
                        std::function<void(Comm&)> collective,
                        std::optional<Transfer> transfer) {
   const std::shared_ptr<Comm> comm = find(handle);
-  if (const NcclCode code = check_ready(comm); code != kNcclSuccess) {
+  const Call one(comm);
+  if (const NcclCode code = one.check(); code != kNcclSuccess) {
     return code;
   }
   const bool is_grouped = depth > 0;
