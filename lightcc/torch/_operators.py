@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+# A CUDA graph would leave out what is agreed upon with other ranks.
+_TAGS: dict[str, Any] = (
+    {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+)
 _HOW = "int op, float prescale, float postscale, int process_set"
 
 
@@ -40,7 +44,7 @@ def _operator(schema: str, shapes: Callable[..., Any]) -> Callable[[Callable[...
 
     def define(function: Callable[..., Any]) -> Any:
         made: Any = torch.library.custom_op(
-            f"lightcc::{function.__name__}", function, mutates_args=(), schema=schema
+            f"lightcc::{function.__name__}", function, mutates_args=(), schema=schema, **_TAGS
         )
         made.register_fake(shapes)
         if hasattr(made, "register_effect"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,14 @@ def compiled_as_eager() -> None:
             torch.testing.assert_close(run(compiled, inputs), expected)
     hvd.barrier()
     hvd.shutdown()
+
+
+def test_no_operation_becomes_part_of_a_cuda_graph() -> None:
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)  # None: this torch has no such word.
+    importlib.import_module("lightcc.torch._operators")  # Which the first compiler asks for.
+    for name in ("allreduce", "grouped_allreduce", "broadcast", "allgather", "alltoall"):
+        tags = getattr(torch.ops.lightcc, name).default.tags
+        assert unsafe is None or unsafe in tags, name
 
 
 def test_operations_and_gradients_are_the_eager_ones() -> None:
