@@ -64,15 +64,6 @@ def _slow_host(text: str) -> SlowHost:
     return SlowHost(int(host), *map(_factor, factors))
 
 
-def _samples(text: str) -> int:
-    """A whole number above 0."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        msg = f"'{text}' is not a number of samples"
-        raise argparse.ArgumentTypeError(msg)
-    return value
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
     parser = argparse.ArgumentParser(
@@ -99,8 +90,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, such as --save-costs writes")
     add("--measure", action="store_true", help="measure the costs of this machine (10 s)")
     add("--save-costs", type=Path, metavar="FILE", help="write the costs that are used")
-    add("--samples", type=_samples, metavar="N", help="of an epoch, such as 1281167 (ImageNet)")
-    add("--price", type=float, metavar="X", help="of a host for an hour, in any currency")
     add("--where", action="store_true", help="say where the time goes")
     add("--json", action="store_true", help="for programs")
     return parser
@@ -133,12 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.costs is not None and args.measure:
         parser.error("--costs and --measure: give one of them")
-    if args.price is not None and not args.price >= 0:
-        parser.error(f"--price: {args.price:g} is not a price")
-    if args.price is not None and args.samples is None:
-        parser.error("--price is that of an epoch: say its --samples")
-    if args.samples is not None and args.trace is not None:
-        parser.error("--samples: a timeline does not say how many samples a step has")
     if args.tcp is not None and args.tcp > args.link:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
     for slow in args.slow_host:
@@ -155,13 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             predict(workload, variant, site, costs)
             for variant in variants_of(site, args.topk_ratio)
         ]
-        epoch = report.Epoch(args.samples, args.price)
         where = where_time_goes(workload, steps[0].variant, site, costs) if args.where else None
         if args.json:
             found = report.as_dict(workload, site, costs, steps) | {"where_s": where}
             sys.stdout.write(json.dumps(found) + "\n")
         else:
-            sys.stdout.write(report.text(workload, site, steps, epoch, where))
+            sys.stdout.write(report.text(workload, site, steps, where))
         if args.save_costs is not None:
             costs.write(args.save_costs)
     except (*_FAILURES, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lightcc._figures import duration, size
@@ -16,38 +16,15 @@ if TYPE_CHECKING:
     from lightcc.plan.site import Site, Variant
     from lightcc.plan.workload import Workload
 
-__all__ = ["Epoch", "as_dict", "text"]
+__all__ = ["as_dict", "text"]
 
 _ENOUGH = 0.97  # So near the best variant, no variable is worth setting.
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch is, and what a host costs."""
-
-    samples: int | None  # None: not asked for.
-    price: float | None  # The price of a host for an hour.
-
-    def head(self) -> str:
-        """Returns the heads of the columns."""
-        cost = "host hours" if self.price is None else "price"
-        return "" if self.samples is None else f" {'epoch':>9} {cost:>10}"
-
-    def cells(self, workload: Workload, site: Site, step_s: float) -> str:
-        """Returns the time of an epoch, and its price or host hours."""
-        if self.samples is None or workload.batch is None:
-            return ""
-        steps = self.samples / (workload.batch * site.ranks)
-        hours = steps * step_s / 3600 * site.hosts
-        cost = f"{hours:.3g}" if self.price is None else f"{hours * self.price:.4g}"
-        return f" {duration(steps * step_s):>9} {cost:>10}"
 
 
 def text(
     workload: Workload,
     site: Site,
     steps: Sequence[Prediction],
-    epoch: Epoch,
     where: dict[str, float] | None = None,
 ) -> str:
     """Returns a table for a terminal, and what to set; `where`: and what would be saved."""
@@ -60,13 +37,13 @@ def text(
         *_uneven(site),
         "",
         f"{'variant':<17} {'step':>8} {'bound':>8} {'efficiency':>10} {'hidden':>8} {'exposed':>8} "
-        f"{'sent/host':>10}{epoch.head()}",
+        f"{'sent/host':>10}",
     ]
     lines += [
         f"{one.variant.name:<17} {duration(one.step_s):>8} {duration(one.bound_s):>8} "
         f"{one.efficiency:>10.1%} "
         f"{duration(one.hidden_s):>8} {duration(one.exposed_s):>8} "
-        f"{size(one.wire_bytes):>10}{epoch.cells(workload, site, one.step_s)}"
+        f"{size(one.wire_bytes):>10}"
         for one in steps
     ]
     if where is not None:

@@ -40,7 +40,6 @@ class Workload:
     source: str
     step_s: float
     gradients: tuple[Gradient, ...]  # By when they are ready.
-    batch: int | None = None  # Samples of a rank's step, where known.
 
     @property
     def num_bytes(self) -> int:
@@ -62,7 +61,7 @@ def from_table(training: Training) -> Workload:
         now += layer.backward_s
         gradients += [Gradient(now, GRADIENT_BYTES * count) for count in reversed(layer.counts)]
     source = f"{training.gpu}, {training.source}"
-    return Workload(training.name, source, training.step_s, tuple(gradients), training.batch)
+    return Workload(training.name, source, training.step_s, tuple(gradients))
 
 
 def from_timeline(path: Path) -> Workload:

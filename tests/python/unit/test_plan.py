@@ -144,7 +144,7 @@ def test_a_workload_is_read_from_a_timeline(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--slow-host", "3:1.5:2", "--oversubscription", "4", "--rack", "2", "--where"]
-    assert main([*ARGUMENTS, *more, "--tcp", "1g", "--samples", "1281167", "--price", "30"]) == 0
+    assert main([*ARGUMENTS, *more, "--tcp", "1g"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "LIGHT_NET=harp" in text
@@ -176,15 +176,12 @@ def test_the_command_writes_for_programs_and_keeps_costs(
         (["--link", "fast"], "'fast' is no rate"),
         (["--hosts", "0"], "'0' is not a number from 1"),
         (["--tcp", "50g"], "more than the link's"),
-        (["--price", "3"], "say its --samples"),
-        (["--price", "-3", "--samples", "5"], "-3 is not a price"),
         (["--oversubscription", "0.5"], "'0.5' is not a number from 1"),
         (["--rack", "0"], "'0' is not a number from 1"),
         (["--compute", "0"], "'0' is not a number of seconds"),
         (["--slow-host", "3"], "'3' is not HOST:COMPUTE or HOST:COMPUTE:LINK"),
         (["--slow-host", "3:fast"], "'fast' is not a number from 1"),
         (["--slow-host", "4:2"], "--slow-host 4: there are hosts 0 to 3"),
-        (["--samples", "many"], "'many' is not a number of samples"),
         (["--measure", "--costs", "x"], "--costs and --measure: give one"),
         (["--costs", "/no/such/file"], "cannot be read"),
     ],
