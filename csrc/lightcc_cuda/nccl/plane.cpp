@@ -230,6 +230,9 @@ class NcclPlane final : public Plane {
   std::map<std::uint32_t, Set> sets_;
 };
 
+/// The first NCCL whose threads make no context on GPU 0 for ranks that use another GPU: 2.24.3.
+constexpr int kOldestNcclOnItsGpu = 22403;
+
 /// What this rank has to say of itself; `library` is set where it has an NCCL.
 Result<NcclCard> own_card(const PlaneSite& site,
                           Staging& staging,
@@ -262,6 +265,11 @@ Result<NcclCard> own_card(const PlaneSite& site,
   // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
   staging.prepare(card.device);
   if (topology.rank == 0) {
+    if (card.version < kOldestNcclOnItsGpu && gpus->list.size() > 1 && topology.local_size > 1) {
+      site.warn("NCCL " + nccl_version_text(card.version) +
+                " takes about 0.5 GB of GPU 0 for each rank of a host that sees it; show each rank "
+                "its own GPU alone (CUDA_VISIBLE_DEVICES), or use NCCL 2.24.3 or newer");
+    }
     LIGHTCC_RETURN_IF_ERROR(opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId"));
   }
   return card;

@@ -488,6 +488,18 @@ TEST_F(NcclPlaneTest, ranks_that_share_a_gpu_go_by_way_of_the_host) {
   EXPECT_EQ(operations_of_reduction("devices=2,mig=1"), 0);  // The fake is NCCL 2.28.9.
 }
 
+TEST_F(NcclPlaneTest, an_nccl_that_uses_gpu_0_for_all_ranks_is_warned_of) {
+  for (const std::string version : {"22105", "22403"}) {
+    fake::set_nccl("version=" + version);
+    ::testing::internal::CaptureStderr();
+    EXPECT_GT(operations_of_reduction("devices=2"), 0);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("NCCL 2.21.5 takes about 0.5 GB of GPU 0") != std::string::npos,
+              version == "22105")
+        << said;
+  }
+}
+
 TEST_F(NcclPlaneTest, a_driver_without_uuids_has_gpus_told_apart_by_their_addresses) {
   EXPECT_GT(operations_of_reduction("devices=2,without=cuDeviceGetUuid_v2"), 0);
   // Slices differ in their UUIDs alone, which the first of these drivers tells.
