@@ -318,13 +318,13 @@ void NcclLauncher::check_call(bool of_launcher) {
   const MutexLock lock(mutex_);
   if (seen.job != nullptr && launch_.job == seen.job) {
     launch_.has_failed = true;
-    finish(*seen.job, status);
+    finish(*seen.job, std::move(status));
   } else if (seen.job == nullptr && chore_.began == seen.began) {
     chore_.has_failed = true;
     if (seen.comm == nullptr) {
-      failure_ = status;
+      failure_ = std::move(status);
     } else {
-      finish(*seen.comm, status);
+      finish(*seen.comm, std::move(status));
     }
   }
 }
