@@ -11,7 +11,7 @@ SideCall::SideCall(const Context& context, std::function<NcclCode()> call)
     : context_(context), call_(std::move(call)) {
   try {
     thread_ = std::thread([this] {
-      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-end");
+      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-ab");
       run();
     });
   } catch (const std::system_error&) {

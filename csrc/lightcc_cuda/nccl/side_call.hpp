@@ -1,6 +1,6 @@
-// Calls of NCCL that wait for the GPU: ncclCommAbort() and ncclCommDestroy().
+// Calls of NCCL that wait for the GPU: ncclCommAbort().
 //
-// Both free memory of the GPU, for which the driver waits until all of its work has ended. That may
+// It frees memory of the GPU, for which the driver waits until all of its work has ended. That may
 // be an operation of another communicator, whose peer is dead: it ends when that communicator is
 // aborted, and not before. So each of these calls has a thread of its own, and others go on.
 #pragma once
