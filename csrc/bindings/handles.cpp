@@ -85,6 +85,9 @@ py::object member_result(const Pending& pending, std::size_t index, Outcome& out
   if (!pending.outputs.empty()) {
     return pending.outputs[index].kind->written(pending.outputs[index]);
   }
+  if (tensor.ref.memory.kind == MemoryKind::kCuda) {  // Others than of torch and CuPy name none.
+    outcome.output->hand_to(tensor.kind->result_stream(tensor).value_or(0));
+  }
   return tensor.kind->from_output(tensor, outcome.shape, std::move(outcome.output));
 }
 

@@ -84,7 +84,7 @@ def check_illegal_access(told: list[str], victim: int) -> None:
 def check_out_of_memory(told: str) -> None:
     """Raises AssertionError unless a rank was told which, and by the driver's own words."""
     assert re.search(r"rank \d: cannot allocate \d+ bytes for the output of 'allgather", told), told
-    assert "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY" in told
+    assert "cuMemAllocAsync: CUDA_ERROR_OUT_OF_MEMORY" in told
 
 
 def memory_runs_out(driver: str, victim: int) -> str:

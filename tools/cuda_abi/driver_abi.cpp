@@ -30,6 +30,7 @@ LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CHECK)
 static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice) &&
               std::is_same_v<Address, CUdeviceptr> && sizeof(Uuid) == sizeof(CUuuid) &&
               sizeof(Option) == sizeof(CUjit_option) &&
+              sizeof(Option) == sizeof(CUmemPool_attribute) &&
               sizeof(Option) == sizeof(CUstreamCaptureMode));
 static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
               kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
@@ -41,6 +42,8 @@ static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
               kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
               kCacheBytes == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE &&
+              kMemoryPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED &&
+              kReleaseThreshold == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD &&
               kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
               kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES &&
               kMemoryKindOfAddress == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&

@@ -27,7 +27,7 @@ OutputBuffer::OutputBuffer(std::size_t bytes) : bytes_(bytes) {
   }
 }
 
-OutputBuffer::OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes)
-    : memory_(std::move(memory)), bytes_(bytes) {}
+OutputBuffer::OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes, LastStream stream)
+    : last_stream_(std::move(stream)), memory_(std::move(memory)), bytes_(bytes) {}
 
 }  // namespace lightcc

@@ -70,15 +70,23 @@ class LIGHTCC_EXPORT OutputBuffer {
  public:
   /// Takes memory of the host, 64-byte aligned.
   explicit OutputBuffer(std::size_t bytes);
-  /// Keeps memory of any kind.
-  OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes);
+  using LastStream = std::shared_ptr<std::optional<std::uintptr_t>>;
+  /// Keeps memory of any kind. `stream` is for what frees it.
+  OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes, LastStream stream = nullptr);
   ~OutputBuffer() = default;
   OutputBuffer(const OutputBuffer&) = delete;
   OutputBuffer& operator=(const OutputBuffer&) = delete;
   std::byte* data() { return memory_.get(); }  ///< Null: there was no memory.
   std::size_t size_bytes() const { return bytes_; }
+  /// What `stream` of the GPU has been given when the memory goes may still use it.
+  void hand_to(std::uintptr_t stream) {
+    if (last_stream_ != nullptr) {
+      *last_stream_ = stream;
+    }
+  }
 
  private:
+  LastStream last_stream_;
   std::shared_ptr<std::byte> memory_;
   std::size_t bytes_;
 };

@@ -1,5 +1,8 @@
 #include "lightcc_cuda/driver/context.hpp"
 
+#include <algorithm>
+#include <cstdint>
+
 namespace lightcc::cuda {
 
 Result<Context> Context::retain(const Driver& driver, int index) {
@@ -68,6 +71,44 @@ Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t byte
   LIGHTCC_RETURN_IF_ERROR(driver.check(
       driver.call().allocate_host(&address, bytes, kHostMemoryForAllContexts), "cuMemHostAlloc"));
   return HostMemory(driver, address);
+}
+
+Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
+                                                     std::size_t bytes,
+                                                     StreamHandle* stream,
+                                                     LastStream last_stream) {
+  Address address = 0;
+  const std::size_t given = std::max<std::size_t>(bytes, 1);  // It refuses to give nothing.
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().allocate_in_order(&address, given, stream), "cuMemAllocAsync"));
+  const auto free = [&driver, address, stream, last_stream = std::move(last_stream)](auto*) {
+    const bool is_used = last_stream != nullptr && last_stream->has_value();
+    auto* const last = is_used ? reinterpret_cast<StreamHandle*>(**last_stream) : stream;  // NOLINT
+    int captured = 0;  // Then it stays, as a graph would free it at each replay.
+    if (!is_used || (driver.call().capture_status(last, &captured) == kSuccess && captured == 0)) {
+      static_cast<void>(driver.call().free_in_order(address, last));
+    }
+  };
+  return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(address), free);  // NOLINT
+}
+
+Status keep_freed_memory(const Driver& driver, Device device) {
+  int has_pool = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.check(
+      driver.call().device_attribute(&has_pool, kMemoryPools, device), "cuDeviceGetAttribute"));
+  if (has_pool == 0) {
+    return {ErrorCode::kUnimplemented, "the GPU has no memory pool (cuMemAllocAsync)"};
+  }
+  PoolHandle* pool = nullptr;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().default_pool(&pool, device), "cuDeviceGetDefaultMemPool"));
+  constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
+  std::uint64_t bytes = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.check(
+      driver.call().pool_attribute(pool, kReleaseThreshold, &bytes), "cuMemPoolGetAttribute"));
+  bytes = std::max(bytes, kKeptBytes);  // A framework may want more.
+  return driver.check(driver.call().set_pool_attribute(pool, kReleaseThreshold, &bytes),
+                      "cuMemPoolSetAttribute");
 }
 
 }  // namespace lightcc::cuda

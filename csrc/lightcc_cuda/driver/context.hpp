@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "lightcc/base/status.hpp"
@@ -117,4 +120,18 @@ class Stream {
 Result<DeviceMemory> allocate_device_memory(const Driver& driver, std::size_t bytes);
 /// Memory that the host reads and writes, and that copies run to and from asynchronously.
 Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t bytes);
+// Freeing either waits for all streams of the GPU.
+
+/// The stream whose work may use memory when it goes, if any.
+using LastStream = std::shared_ptr<std::optional<std::uintptr_t>>;
+/// Memory of the GPU's pool, for the data path. It comes in the order of `stream`, and goes in that
+/// of the last stream, if there is one. Nobody waits. It is gone before both and the driver. For a
+/// default stream, the context is current then.
+Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
+                                                     std::size_t bytes,
+                                                     StreamHandle* stream,
+                                                     LastStream last_stream = nullptr);
+/// Has the pool of a GPU keep what is freed for the next one who asks. Errors: kUnimplemented, it
+/// has no pool; kSystem.
+Status keep_freed_memory(const Driver& driver, Device device);
 }  // namespace lightcc::cuda

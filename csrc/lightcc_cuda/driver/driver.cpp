@@ -46,7 +46,7 @@ Result<Driver> Driver::open(const std::string& file) {
   if (get_version != nullptr && get_version(&version) == kSuccess && version < kOldestDriver) {
     return unusable("the CUDA driver " + file + " is for CUDA " + version_text(version) +
                     "; needed is one for CUDA " + version_text(kOldestDriver) +
-                    " (version 450) or newer");
+                    " (version 460) or newer");
   }
   Driver driver;
   driver.version_ = version;

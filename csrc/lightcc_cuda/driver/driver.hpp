@@ -10,8 +10,8 @@
 namespace lightcc::cuda {
 
 inline constexpr const char* kDriverFile = "libcuda.so.1";
-/// CUDA 11.0, as drivers count: the first one that takes PTX of ISA 7.0.
-inline constexpr int kOldestDriver = 11000;
+/// CUDA 11.2, as drivers count: the first one whose GPUs have memory pools.
+inline constexpr int kOldestDriver = 11020;
 
 /// A driver that is there, is new enough, and has been initialised. It stays loaded, as other parts
 /// of the process may use it as well. Thread: any.

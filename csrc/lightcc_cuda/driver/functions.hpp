@@ -18,18 +18,20 @@ using Address = unsigned long long;
 inline Address gpu_address(const std::byte* data) {
   return reinterpret_cast<Address>(data);  // NOLINT: of the GPU
 }
-/// CUjit_option, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureMode.
+/// CUjit_option, CUdevice_attribute, CUpointer_attribute, CUmemPool_attribute,
+/// CUstreamCaptureMode.
 using Option = int;
 /// CUuuid.
 struct Uuid {
   std::array<char, 16> bytes;
 };
-// CUcontext, CUmodule, CUfunction, CUstream, CUevent: only ever pointed to.
+// CUcontext, CUmodule, CUfunction, CUstream, CUevent, CUmemoryPool: only ever pointed to.
 struct ContextHandle;
 struct ModuleHandle;
 struct FunctionHandle;
 struct StreamHandle;
 struct EventHandle;
+struct PoolHandle;
 
 inline constexpr Code kSuccess = 0;
 inline constexpr Code kErrorInvalidValue = 1;
@@ -42,7 +44,9 @@ inline constexpr Code kErrorNotReady = 600;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMultiprocessors = 16;
-inline constexpr Option kCacheBytes = 38;  // The cache that all multiprocessors share.
+inline constexpr Option kCacheBytes = 38;       // The cache that all multiprocessors share.
+inline constexpr Option kMemoryPools = 115;     // Whether there are any.
+inline constexpr Option kReleaseThreshold = 4;  // Of a pool: bytes that it keeps.
 inline constexpr Option kMemoryKindOfAddress = 2;
 inline constexpr Option kDeviceOfAddress = 9;
 inline constexpr Option kJitErrorLog = 5;
@@ -56,7 +60,7 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
 inline constexpr Option kCaptureModeRelaxed = 2;
 
 // Member, symbol, arguments; all return a Code. The symbols are those that the library exports,
-// which cuda.h's macros append "_v2" to. Every driver for CUDA 11.0 and newer has all of them.
+// which cuda.h's macros append "_v2" to. Every driver for CUDA 11.2 and newer has all of them.
 #define LIGHTCC_CUDA_FUNCTIONS(X)                                                              \
   X(init, cuInit, (unsigned))                                                                  \
   X(driver_version, cuDriverGetVersion, (int*))                                                \
@@ -77,6 +81,11 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(current_device, cuCtxGetDevice, (Device*))                                                 \
   X(allocate, cuMemAlloc_v2, (Address*, std::size_t))                                          \
   X(free, cuMemFree_v2, (Address))                                                             \
+  X(allocate_in_order, cuMemAllocAsync, (Address*, std::size_t, StreamHandle*))                \
+  X(free_in_order, cuMemFreeAsync, (Address, StreamHandle*))                                   \
+  X(default_pool, cuDeviceGetDefaultMemPool, (PoolHandle**, Device))                           \
+  X(pool_attribute, cuMemPoolGetAttribute, (PoolHandle*, Option, void*))                       \
+  X(set_pool_attribute, cuMemPoolSetAttribute, (PoolHandle*, Option, void*))                   \
   X(allocate_host, cuMemHostAlloc, (void**, std::size_t, unsigned))                            \
   X(free_host, cuMemFreeHost, (void*))                                                         \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle*))          \

@@ -188,6 +188,7 @@ Status try_gpu(int index) {
   LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, index));
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
+  LIGHTCC_RETURN_IF_ERROR(keep_freed_memory(driver, context.device()));
   LIGHTCC_ASSIGN_OR_RETURN(const KernelTable kernels, KernelTable::load(driver));
   return pack_on(driver, kernels);
 }

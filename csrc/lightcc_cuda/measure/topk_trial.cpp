@@ -34,7 +34,7 @@ Result<std::unique_ptr<TopkTrial>> TopkTrial::make(TopkSite& site,
                                                    StreamHandle* stream) {
   step.shard->begin(false);
   auto table = std::make_unique<Table>(step);
-  LIGHTCC_ASSIGN_OR_RETURN(table->memory, site.scratch(table->step.arena.bytes()));
+  LIGHTCC_ASSIGN_OR_RETURN(table->memory, site.scratch(table->step.arena.bytes(), stream));
   table->step.fill_rows(table->memory);
   detail::Arena of_host;
   const std::size_t row_of_host = of_host.add(sizeof(TopkTensor));
@@ -123,7 +123,7 @@ Status TopkTrial::spoil(unsigned char value) const {
   LIGHTCC_RETURN_IF_ERROR(fill(table.memory + table.step.packed_at, table.step.packed_bytes));
   const TopkShard& shard = table.step.shard();
   const std::size_t next = detail::kLanesAt + detail::lanes_bytes(shard);  // The second residual.
-  return fill(shard.memory->get() + next, shard.numel * shard.lane_bytes());
+  return fill(gpu_address(shard.memory.get()) + next, shard.numel * shard.lane_bytes());
 }
 
 Status TopkTrial::finish() {

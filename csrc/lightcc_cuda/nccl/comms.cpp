@@ -93,16 +93,11 @@ Status NcclCalls::in_group(const std::function<Status()>& body) const {
 }
 
 Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
-  if (bytes > comm_.scratch_bytes_) {
-    // What is there may be in use, and freeing it would wait for the GPU.
-    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory memory, allocate_device_memory(driver_, bytes));
-    comm_.scratch_.push_back(std::move(memory));
-    comm_.scratch_bytes_ = bytes;
-  }
-  const Address first = comm_.scratch_.back().get();
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_.check(driver_.call().fill(first, 0, bytes, stream()), "cuMemsetD8Async"));
-  return reinterpret_cast<std::byte*>(first);  // NOLINT: of the GPU
+  LIGHTCC_ASSIGN_OR_RETURN(comm_.scratch_, allocate_in_order(driver_, bytes, stream()));
+  std::byte* const first = comm_.scratch_.get();
+  LIGHTCC_RETURN_IF_ERROR(driver_.check(driver_.call().fill(gpu_address(first), 0, bytes, stream()),
+                                        "cuMemsetD8Async"));
+  return first;
 }
 
 Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {

@@ -73,9 +73,8 @@ class NcclComm {
   TimePoint asked_;                           // When its error was, by the thread that watches.
   std::shared_ptr<Stream> stream_;            // Made before the status is known.
   // Used by the thread that launches, while there is a job.
-  std::vector<DeviceMemory> scratch_;  // The last one is in use.
-  std::size_t scratch_bytes_ = 0;
-  std::vector<NcclOp> ops_;  // To be destroyed when they are called.
+  std::shared_ptr<std::byte> scratch_;  // Goes before its stream.
+  std::vector<NcclOp> ops_;             // To be destroyed when they are called.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
   Status status_;

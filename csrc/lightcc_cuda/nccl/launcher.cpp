@@ -162,10 +162,8 @@ void NcclLauncher::end_all(const Status& why) {
   running_.clear();
   rows_.reset();
   for (const auto& comm : comms_) {
-    comm->stream_.reset();  // The last one of a stream waits. What it uses goes later.
-  }
-  for (const auto& comm : comms_) {
-    comm->scratch_.clear();
+    comm->scratch_ = nullptr;
+    comm->stream_.reset();  // The last one of a stream waits.
   }
   comms_.clear();
 }
@@ -536,8 +534,8 @@ Status NcclLauncher::free_comm(const std::shared_ptr<NcclComm>& comm) {
     LIGHTCC_RETURN_IF_ERROR(
         setup_.library.check(setup_.library.call().destroy(handle), "ncclCommDestroy"));
   }
+  comm->scratch_ = nullptr;
   comm->stream_.reset();
-  comm->scratch_.clear();
   const MutexLock lock(mutex_);
   std::erase(comms_, comm);
   return {};

@@ -1,10 +1,11 @@
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -108,22 +109,11 @@ class CudaStaging final : public Staging {
   }
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
-    const std::shared_ptr<Launcher> launcher = launcher_of(device, Direction::kToHost);
-    std::shared_ptr<DeviceMemory> memory;
-    LIGHTCC_RETURN_IF_ERROR(launcher->run([&](const GpuSite& gpu) -> Status {
-      // The driver refuses to give nothing.
-      LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made,
-                               allocate_device_memory(gpu.driver, std::max<std::size_t>(bytes, 1)));
-      memory = std::make_shared<DeviceMemory>(std::move(made));
-      return {};
-    }));
-    auto* const first = reinterpret_cast<std::byte*>(memory->get());  // NOLINT: of the GPU
-    // Freed by the GPU's thread, as that may block.
-    const auto give_back = [launcher, memory](std::byte* /*first*/) mutable {
-      launcher->post(std::make_shared<Job>(
-          [memory = std::move(memory)](const GpuSite& /*gpu*/) { return Status(); }));
-    };
-    return std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(first, give_back), bytes);
+    const auto last_stream = std::make_shared<std::optional<std::uintptr_t>>();
+    LIGHTCC_ASSIGN_OR_RETURN(
+        std::shared_ptr<std::byte> memory,
+        allocate_on(launcher_of(device, Direction::kToHost), bytes, last_stream));
+    return std::make_shared<OutputBuffer>(std::move(memory), bytes, last_stream);
   }
 
   CompressionKernels* topk_kernels(std::int32_t device) override {

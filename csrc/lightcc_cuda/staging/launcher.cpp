@@ -66,6 +66,7 @@ Status Launcher::serve_gpu() {
   LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, device_));
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
+  LIGHTCC_RETURN_IF_ERROR(keep_freed_memory(driver, context.device()));
   PinnedPool pinned(driver);
   LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
   // Loaded before there is anything to do: a driver may wait for the GPU to be idle for that. Where
@@ -73,8 +74,12 @@ Status Launcher::serve_gpu() {
   Packer packer(driver);
   TopkSite topk(driver, pinned);
   static_cast<void>(topk.load());
-  const GpuSite site{
-      .driver = driver, .stream = stream, .pinned = pinned, .packer = packer, .topk = topk};
+  const GpuSite site{.context = context,
+                     .driver = driver,
+                     .stream = stream,
+                     .pinned = pinned,
+                     .packer = packer,
+                     .topk = topk};
   GpuRows rows(driver, device_, row_);
   serve_jobs([&](const Job& job) { return run_job(job, site, rows); });
   return {};
@@ -112,6 +117,25 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
     running_ = nullptr;
     changed_.notify_all();
   }
+}
+
+Result<std::shared_ptr<std::byte>> allocate_on(std::shared_ptr<Launcher> launcher,
+                                               std::size_t bytes,
+                                               LastStream last_stream) {
+  const Context* context = nullptr;  // As long as the launcher.
+  std::shared_ptr<std::byte> memory;
+  LIGHTCC_RETURN_IF_ERROR(launcher->run([&](const GpuSite& gpu) -> Status {
+    context = &gpu.context;
+    LIGHTCC_ASSIGN_OR_RETURN(
+        memory, allocate_in_order(gpu.driver, bytes, gpu.stream.get(), std::move(last_stream)));
+    return {};
+  }));
+  std::byte* const first = memory.get();
+  auto give_back = [launcher, context, memory = std::move(memory)](auto*) mutable {
+    const CurrentContext current(*context);
+    memory = nullptr;
+  };
+  return std::shared_ptr<std::byte>(first, std::move(give_back));
 }
 
 }  // namespace lightcc::cuda

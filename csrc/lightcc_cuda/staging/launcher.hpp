@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -25,6 +26,7 @@ namespace lightcc::cuda {
 
 /// What a job works with.
 struct GpuSite {
+  const Context& context;
   const Driver& driver;
   const Stream& stream;
   PinnedPool& pinned;
@@ -87,5 +89,11 @@ class Launcher {
   bool stops_ LIGHTCC_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // The last, as it uses the others.
 };
+
+/// Memory of the launcher's GPU. Any thread may let go of it, and it goes behind what `last_stream`
+/// has been given by then. Errors: kSystem. Blocks: until the jobs before have ended.
+Result<std::shared_ptr<std::byte>> allocate_on(std::shared_ptr<Launcher> launcher,
+                                               std::size_t bytes,
+                                               LastStream last_stream = nullptr);
 
 }  // namespace lightcc::cuda

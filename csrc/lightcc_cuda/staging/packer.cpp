@@ -83,14 +83,13 @@ bool Packer::may_follow(PackedRun run, const StagedPart& part) {
 }
 
 Result<Address> Packer::memory(StreamHandle* stream) {
-  if (!memory_.has_value()) {
-    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made,
-                             allocate_device_memory(driver_, kRunBytes + kGapBytes));
-    memory_.emplace(std::move(made));
+  if (memory_ == nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(memory_, allocate_in_order(driver_, kRunBytes + kGapBytes, stream));
     LIGHTCC_RETURN_IF_ERROR(driver_.check(
-        driver_.call().fill(memory_->get(), 0, kRunBytes + kGapBytes, stream), "cuMemsetD8Async"));
+        driver_.call().fill(gpu_address(memory_.get()), 0, kRunBytes + kGapBytes, stream),
+        "cuMemsetD8Async"));
   }
-  return memory_->get();
+  return gpu_address(memory_.get());
 }
 
 Status Packer::launch_on(PackedRun run, bool unpacks, StreamHandle* stream) {
@@ -120,7 +119,8 @@ Status Packer::launch_on(PackedRun run, bool unpacks, StreamHandle* stream) {
 Status Packer::copy_to_host(const StagedBlock& block, PackedRun run, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(launch_on(run, false, stream));
   return driver_.check(
-      driver_.call().copy_to_host(block.at(*run.front()), memory_->get(), extent_of(run), stream),
+      driver_.call().copy_to_host(
+          block.at(*run.front()), gpu_address(memory_.get()), extent_of(run), stream),
       "cuMemcpyDtoHAsync");
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -44,7 +45,7 @@ class Packer {
 
   const Driver& driver_;
   std::optional<KernelTable> kernels_;
-  std::optional<DeviceMemory> memory_;  // Fits the largest run, and the gaps in a run.
+  std::shared_ptr<std::byte> memory_;  // Fits the largest run, and the gaps in a run.
 };
 
 }  // namespace lightcc::cuda

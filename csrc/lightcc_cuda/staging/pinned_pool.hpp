@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
@@ -14,7 +13,7 @@
 
 namespace lightcc::cuda {
 
-/// By powers of two, in the context that is current.
+/// In the context that is current. Freeing it waits for the GPU, so it keeps all until its end.
 class PinnedPool {
  public:
   explicit PinnedPool(const Driver& driver) : driver_(driver) {}
@@ -26,7 +25,7 @@ class PinnedPool {
  private:
   const Driver& driver_;
   Mutex mutex_;
-  std::map<std::size_t, std::vector<HostMemory>> free_ LIGHTCC_GUARDED_BY(mutex_);  // By size.
+  std::multimap<std::size_t, HostMemory> free_ LIGHTCC_GUARDED_BY(mutex_);  // By size.
 };
 
 }  // namespace lightcc::cuda

@@ -34,13 +34,6 @@ class CudaShardState final : public ShardResidual {
  public:
   CudaShardState(std::shared_ptr<Launcher> launcher, std::shared_ptr<TopkShard> shard)
       : launcher_(std::move(launcher)), shard_(std::move(shard)) {}
-  CudaShardState(const CudaShardState&) = delete;
-  CudaShardState& operator=(const CudaShardState&) = delete;
-  /// The GPU's thread frees its memory, as that may block.
-  ~CudaShardState() override {
-    launcher_->post(std::make_shared<Job>(
-        [shard = std::move(shard_)](const GpuSite& /*gpu*/) { return Status(); }));
-  }
 
   /// The step is pending from now on, unless it is refused.
   Status begin(bool has_input, const TopkRequest& request) {
@@ -82,7 +75,7 @@ class CudaShardState final : public ShardResidual {
   }
 
  private:
-  std::shared_ptr<Launcher> launcher_;
+  std::shared_ptr<Launcher> launcher_;  // Its stream frees the shard.
   std::shared_ptr<TopkShard> shard_;
   bool pending_ = false;
 };
@@ -113,14 +106,7 @@ Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::state_with(
   // Both threads have loaded the kernels at their start, or the driver refuses them.
   Status begun = to_device_->run([](const GpuSite& gpu) { return gpu.topk.load(); });
   if (begun.ok()) {
-    begun = to_host_->run([&](const GpuSite& gpu) {
-      const Status made = begin(gpu, *shard);
-      if (!made.ok()) {
-        shard->memory.reset();  // On this thread.
-        shard->velocity.reset();
-      }
-      return made;
-    });
+    begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
   }
   if (!begun.ok()) {
     const MutexLock lock(mutex_);
@@ -159,21 +145,8 @@ Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::load_state(
 }
 
 std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
-  std::shared_ptr<DeviceMemory> memory;
-  const Status given = to_host_->run([&](const GpuSite& gpu) -> Status {
-    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made,
-                             allocate_device_memory(gpu.driver, std::max<std::size_t>(bytes, 1)));
-    memory = std::make_shared<DeviceMemory>(std::move(made));
-    return {};
-  });
-  if (!given.ok()) {
-    return nullptr;
-  }
-  auto* const first = reinterpret_cast<std::byte*>(memory->get());  // NOLINT: of the GPU
-  return {first, [launcher = to_host_, memory](std::byte* /*first*/) mutable {
-            launcher->post(std::make_shared<Job>(
-                [memory = std::move(memory)](const GpuSite& /*gpu*/) { return Status(); }));
-          }};
+  const Result<std::shared_ptr<std::byte>> memory = allocate_on(to_host_, bytes);
+  return memory.ok() ? *memory : nullptr;
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep> steps) {

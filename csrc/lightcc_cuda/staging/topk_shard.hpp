@@ -6,13 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/residual/step_energy.hpp"
 #include "lightcc/compression/topk/topk_step.hpp"
-
-#include "lightcc_cuda/driver/context.hpp"
 
 namespace lightcc::cuda {
 
@@ -20,8 +18,9 @@ namespace lightcc::cuda {
 struct TopkShard {
   DataType dtype = DataType::kFloat32;
   std::size_t numel = 0;
-  std::optional<DeviceMemory> memory;    ///< Progress, and both residuals.
-  std::optional<DeviceMemory> velocity;  ///< Both; none without momentum correction.
+  // Of the stream of its jobs.
+  std::shared_ptr<std::byte> memory;    ///< Progress, and both residuals.
+  std::shared_ptr<std::byte> velocity;  ///< Both; none without momentum correction.
 
   // As committed.
   std::uint64_t step = 0;  ///< Committed steps.

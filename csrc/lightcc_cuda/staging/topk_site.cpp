@@ -50,17 +50,15 @@ Status TopkSite::load() {
   return {};
 }
 
-// Whoever used it last has waited for the GPU.
-Result<Address> TopkSite::scratch(std::size_t bytes) {
+Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
   if (scratch_bytes_ < bytes) {
     const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, std::size_t{64} << 10));
-    scratch_.reset();
+    scratch_ = nullptr;
     scratch_bytes_ = 0;
-    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made, allocate_device_memory(driver_, size));
-    scratch_.emplace(std::move(made));
+    LIGHTCC_ASSIGN_OR_RETURN(scratch_, allocate_in_order(driver_, size, stream));
     scratch_bytes_ = size;
   }
-  return scratch_->get();
+  return gpu_address(scratch_.get());
 }
 
 // --- Residuals ---------------------------------------------------------------------------------
@@ -68,16 +66,14 @@ Result<Address> TopkSite::scratch(std::size_t bytes) {
 Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(load());
   const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
-  LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made, allocate_device_memory(driver_, bytes));
-  shard.memory.emplace(std::move(made));
-  return fill(shard.memory->get(), bytes, stream);
+  LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_in_order(driver_, bytes, stream));
+  return fill(gpu_address(shard.memory.get()), bytes, stream);
 }
 
 Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
-  LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made,
-                           allocate_device_memory(driver_, 2 * detail::lanes_bytes(shard)));
-  shard.velocity.emplace(std::move(made));
-  return fill(shard.velocity->get(), 2 * detail::lanes_bytes(shard), stream);
+  const std::size_t bytes = 2 * detail::lanes_bytes(shard);
+  LIGHTCC_ASSIGN_OR_RETURN(shard.velocity, allocate_in_order(driver_, bytes, stream));
+  return fill(gpu_address(shard.velocity.get()), bytes, stream);
 }
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream) {
@@ -88,28 +84,29 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHan
   TopkProgress progress{};
   progress.forecast = bits_of(saved.forecast);
   progress.step = saved.step;
-  const Address memory = shard.memory->get();
+  const Address memory = gpu_address(shard.memory.get());
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(memory, &progress, sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(
       memory + detail::kLanesAt, saved.residual.data(), saved.residual.size(), stream));
   if (saved.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     LIGHTCC_RETURN_IF_ERROR(copy_to_device(
-        shard.velocity->get(), saved.velocity.data(), saved.velocity.size(), stream));
+        gpu_address(shard.velocity.get()), saved.velocity.data(), saved.velocity.size(), stream));
   }
   return wait(stream);
 }
 
 Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) {
-  LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(TopkTensor)));
+  LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(TopkTensor), stream));
   if (settle(shard)) {
     const TopkTensor row = detail::row_of(shard);
     LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, &row, sizeof(row), stream));
     LIGHTCC_RETURN_IF_ERROR(commit(1, rows, stream));
   }
   shard.is_commit_due = false;
+  const Address memory = gpu_address(shard.memory.get());
   TopkProgress progress{};
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
+  LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, memory, sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
   if (progress.step != shard.step) {
     return make_error(ErrorCode::kInternal,
@@ -122,10 +119,10 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
   std::vector<std::byte> residual(bytes);
   std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);
   LIGHTCC_RETURN_IF_ERROR(
-      copy_to_host(residual.data(), shard.memory->get() + detail::kLanesAt + lanes, bytes, stream));
+      copy_to_host(residual.data(), memory + detail::kLanesAt + lanes, bytes, stream));
   if (shard.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(
-        copy_to_host(velocity.data(), shard.velocity->get() + lanes, bytes, stream));
+        copy_to_host(velocity.data(), gpu_address(shard.velocity.get()) + lanes, bytes, stream));
   }
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
   write_saved_shard({.dtype = shard.dtype,
@@ -141,7 +138,7 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
 
 bool TopkSite::settle(TopkShard& shard) {
   if (!shard.has_velocity) {
-    shard.velocity.reset();
+    shard.velocity = nullptr;
   }
   return shard.is_commit_due;
 }

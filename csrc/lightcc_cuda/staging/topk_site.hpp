@@ -46,7 +46,7 @@ class TopkTrial;
 
 class TopkSite {
  public:
-  /// Both outlive it.
+  /// Both outlive it, and so does the stream of its calls.
   TopkSite(const Driver& driver, PinnedPool& pinned) : driver_(driver), pinned_(pinned) {}
 
   // Errors of all: kSystem; kUnimplemented, the driver does not load the kernels.
@@ -83,7 +83,7 @@ class TopkSite {
                         StreamHandle* stream) const;
   Status fill(Address to, std::size_t bytes, StreamHandle* stream) const;
   /// Memory of the GPU for one job.
-  Result<Address> scratch(std::size_t bytes);
+  Result<Address> scratch(std::size_t bytes, StreamHandle* stream);
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
   /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
   static bool settle(TopkShard& shard);
@@ -113,7 +113,7 @@ class TopkSite {
   const Driver& driver_;
   PinnedPool& pinned_;
   std::optional<KernelTable> kernels_;
-  std::optional<DeviceMemory> scratch_;
+  std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;
 };
 

@@ -66,7 +66,7 @@ inline lightcc::detail::TopkForecast forecast_of(const TopkForecastBits& bits) {
 
 /// What a row says of a shard, whatever the step.
 inline TopkTensor row_of(const TopkShard& shard) {
-  const Address memory = shard.memory->get();
+  const Address memory = gpu_address(shard.memory.get());
   TopkTensor row{};
   row.numel = shard.numel;
   row.dtype = static_cast<u32>(shard.dtype);

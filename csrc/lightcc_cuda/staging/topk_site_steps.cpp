@@ -67,10 +67,10 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
       std::ranges::partition(table.steps, [](const SiteStep& step) { return settle(*step.shard); });
   const std::size_t committed = table.steps.size() - others.size();
   table.arrange();
-  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(table.arena.bytes()));
+  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(table.arena.bytes(), stream));
   for (const SiteStep& step : table.steps) {
     TopkShard& shard = *step.shard;
-    if (shard.next_has_velocity && !shard.velocity.has_value()) {
+    if (shard.next_has_velocity && shard.velocity == nullptr) {
       LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     }
   }

@@ -137,7 +137,7 @@ Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream
   const std::size_t words_at = arena.add(words_bytes);
   const std::size_t begins_at = arena.add(table.begins * sizeof(u32));
   const std::size_t copy_at = arena.add(table.copied.bytes());
-  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(arena.bytes()));
+  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(arena.bytes(), stream));
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned,
                            pinned_.take(table.copied.bytes()));
   detail::MergeRows rows(memory + begins_at, memory + words_at);

@@ -43,7 +43,8 @@ TopkTensor TopkSite::StepTable::row(const SiteStep& step,
   const Address list = memory + lists_at;
   TopkTensor row = detail::row_of(shard);
   for (std::size_t i = 0; shard.next_has_velocity && i < 2; ++i) {
-    row.velocity[i] = detail::at<u8>(shard.velocity->get() + i * detail::lanes_bytes(shard));
+    row.velocity[i] =
+        detail::at<u8>(gpu_address(shard.velocity.get()) + i * detail::lanes_bytes(shard));
   }
   row.shard = reinterpret_cast<const u8*>(step.input);
   row.status = detail::at<u64>(memory + arrays_of.status);

@@ -115,7 +115,7 @@ TEST(CudaDriver, a_library_that_lacks_a_function_is_broken) {
 TEST(CudaDriver, says_why_there_is_no_gpu) {
   EXPECT_EQ(why_no_gpu("version=10020"),
             "no GPU, because the CUDA driver libcuda.so.1 is for CUDA 10.2; needed is one for CUDA "
-            "11.0 (version 450) or newer");
+            "11.2 (version 460) or newer");
   EXPECT_EQ(why_no_gpu("init=100"),
             "no GPU, because the CUDA driver does not work here: cuInit: CUDA_ERROR_NO_DEVICE (of "
             "the fake driver)");

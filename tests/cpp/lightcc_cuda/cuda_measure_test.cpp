@@ -193,13 +193,6 @@ TEST(CudaMeasure, refuses_what_is_not_there) {
             "measurements take 1 round or more, of 1 to 32 launches, and not 1 of 33");
 }
 
-TEST(CudaMeasure, an_old_gpu_is_refused) {
-  fake::set("capability=61");
-  const auto result = measure("loading", {});
-  EXPECT_EQ(result.status().code(), ErrorCode::kUnimplemented);
-  EXPECT_EQ(result.status().message(), "its compute capability is 6.1; needed is 7.0 or newer");
-}
-
 class CudaStopwatch : public ::testing::Test {
  protected:
   static constexpr std::size_t kCopied = 4096;

@@ -22,6 +22,7 @@
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/staging/pinned_pool.hpp"
 
 namespace lightcc::cuda::cuda_staging_test {
 namespace {
@@ -226,6 +227,33 @@ TEST(CudaStagingOrder, a_rank_may_have_tensors_on_several_gpus) {
   });
 }
 
+TEST(CudaStagingOrder, a_result_goes_behind_what_its_last_stream_was_given) {
+  const Framework framework;
+  const HostMemory read = value(allocate_pinned_memory(framework.driver(), 4));
+  const std::shared_ptr<Staging> staging = make_staging();
+  auto result = value(staging->allocate(4, 0));
+  result->hand_to(reinterpret_cast<std::uintptr_t>(framework.stream()));
+  fake::set("hold=0:0");
+  const Code queued = framework.driver().call().copy_to_host(
+      read.get(), gpu_address(result->data()), 4, framework.stream());
+  EXPECT_EQ(queued, kSuccess);
+  result = nullptr;
+  staging->prepare(0);
+  EXPECT_TRUE(staging->allocate(4, 0).ok());  // The GPU is not broken.
+  fake::set("");
+  framework.wait();
+}
+
+TEST(CudaStagingOrder, pinned_memory_is_used_again_for_what_is_not_much_smaller) {
+  const Framework framework;
+  PinnedPool pool(framework.driver());
+  fake::set("");
+  for (const std::size_t bytes : {65U << 20, 40U << 20, 3U << 20, 1U}) {
+    (void)value(pool.take(bytes));
+  }
+  EXPECT_EQ(fake::pinned_growth(), (70U << 20) + 4096);
+}
+
 /// The error of a rank that fails, when a call does. What has got its result may not fail.
 Status failure_with(const std::string& call, int code) {
   Mutex mutex;
@@ -265,32 +293,11 @@ TEST(CudaStagingFailures, end_the_world_with_the_call_and_leave_nothing_behind) 
   }
 }
 
-TEST(CudaStagingFailures, memory_for_an_output_may_be_lacking) {
-  const Status failure = failure_with("cuMemAlloc_v2", 2);
-  EXPECT_NE(failure.message().find("cannot allocate 8000 bytes for the output of 'allgather.t'"),
-            std::string::npos)
-      << failure.message();
-}
-
-TEST(CudaStagingFailures, a_machine_without_a_driver_says_so) {
-  JobOptions options = on_one_host(2);
-  options.staging = [](int) { return make_staging("no_such_library.so.1"); };
-  lightcc::testing::run_job(options, [](World& world, int rank) {
-    Numbers data = numbers_of(rank);
-    Operation operation = operation_on(OpType::kAllreduce, "t", data);
-    operation.input.memory = operation.output->memory = {MemoryKind::kCuda, 0};
-    const auto ended = run_one(world, std::move(operation));
-    EXPECT_NE(ended.status().message().find("the CUDA driver cannot be opened"), std::string::npos)
-        << ended.status().message();
-    EXPECT_EQ(data, numbers_of(rank));
-  });
-}
-
-TEST(CudaStagingFailures, one_staging_serves_a_kind) {
-  WorldOptions options;
-  options.staging = {make_staging(), make_staging()};
-  const auto world = World::create(std::move(options));
-  EXPECT_EQ(world.status().message(), "two planes serve cuda memory; one is allowed");
+TEST(CudaStagingFailures, a_gpu_without_a_memory_pool_says_so) {
+  fake::set("pools=0");
+  EXPECT_EQ(make_staging()->allocate(4, 0).status().message(),
+            "the GPU has no memory pool (cuMemAllocAsync)");
+  fake::set("");
 }
 
 }  // namespace

@@ -102,11 +102,11 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
 TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
   with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
     EXPECT_TRUE(kernels.make_state(DataType::kFloat32, 100).ok());
-    fake::set("fail=cuMemAlloc_v2:2:1");
+    fake::set("fail=cuMemAllocAsync:2:1");
     const auto made = kernels.make_state(DataType::kFloat32, 100);
     EXPECT_EQ(made.status().code(), ErrorCode::kSystem);
     EXPECT_EQ(kernels.why_unsupported(100, 2),
-              "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
+              "cuda:0: cuMemAllocAsync: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
   });
   fake::set("ptx=0");
   with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
@@ -195,7 +195,7 @@ TEST_F(CudaTopkRefusals, a_call_that_fails_is_a_typed_error_and_undoes_nothing_e
     const char* name;
     int calls;  ///< A step and a merge make so many.
   };
-  for (const Call& call : {Call{"cuMemAlloc_v2", 2},
+  for (const Call& call : {Call{"cuMemAllocAsync", 2},
                            Call{"cuMemHostAlloc", 2},
                            Call{"cuMemcpyHtoDAsync_v2", 2},
                            Call{"cuMemcpyDtoHAsync_v2", 2},

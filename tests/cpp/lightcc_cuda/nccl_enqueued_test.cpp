@@ -416,6 +416,25 @@ TEST_F(NcclEnqueued, copies_before_an_operation_wait_for_inputs_as_well) {
   });
 }
 
+TEST_F(NcclEnqueued, letting_go_of_a_result_waits_for_no_stream) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    const Tensor sum(framework, data);
+    auto gathered = run_one(world, tensor.put(operation_on(OpType::kAllgather, "g", data)));
+    ASSERT_TRUE(gathered.ok()) << gathered.status().message();
+    // The GPU of rank 0 waits for that of rank 1, which goes on when it has a message.
+    const auto hold = rank == 1 ? std::make_unique<Hold>(framework.stream()) : nullptr;
+    ASSERT_TRUE(enqueue(world, only(behind(framework, sum_of(sum, data)))).ok());
+    gathered->front().output = nullptr;
+    Operation message =
+        tensor.put(operation_on(rank == 0 ? OpType::kSend : OpType::kRecv, "message", data));
+    message.request.signature.root_or_peer = 1 - rank;
+    EXPECT_TRUE(run_one(world, std::move(message)).ok());
+  });
+}
+
 // One behind another, and both behind what the GPU computes for longer than NCCL may take.
 TEST_F(NcclEnqueued, the_time_of_an_operation_does_not_run_while_its_inputs_are_computed) {
   JobOptions options = on_one_host(2);

@@ -102,26 +102,6 @@ inline std::vector<std::size_t> sizes(std::size_t tensors) {
   return elements;
 }
 
-/// In five steps on GPUs, of which the last one sends everything, by way of host memory: the
-/// residual moves there.
-inline void expect_sums_to_be_whole_at_last(World& world, int rank) {
-  using lightcc::testing::numbers_of;
-  const Framework framework;
-  Numbers got(kCount);
-  Numbers expected(kCount);
-  for (int step = 0; step < 5; ++step) {
-    const CompressionSpec spec{.ratio = step == 4 ? 1.0 : 0.02};
-    const Numbers sum = reduce(world, framework, numbers_of(rank + step, kCount), spec);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      got[i] += sum[i];
-      for (int other = 0; other < kRanks; ++other) {
-        expected[i] += numbers_of(other + step, kCount)[i];
-      }
-    }
-    EXPECT_EQ(got == expected, step == 4);
-  }
-}
-
 /// With a process set of ranks 0 and 2.
 inline lightcc::testing::JobOptions with_a_set(lightcc::testing::JobOptions options) {
   options.process_sets = {{0, 2}};

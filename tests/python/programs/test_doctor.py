@@ -166,8 +166,9 @@ def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
 
 #: What makes a GPU useless, as the fake driver is told it, and what is said of it.
 USELESS = {
-    "version=10020": ("GPU", "is for CUDA 10.2; needed is one for CUDA 11.0"),
+    "version=10020": ("GPU", "is for CUDA 10.2; needed is one for CUDA 11.2"),
     "init=803": ("GPU", "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+    "pools=0": ("GPU 0", "do not run: the GPU has no memory pool"),
     "capability=61": ("GPU 0", "do not run: its compute capability is 6.1"),
     "ptx=0": ("GPU 0", "do not run: the GPU's driver cannot load the kernels"),
     "wrong=1": ("GPU 0", "do not run: the GPU packed two tensors wrongly"),

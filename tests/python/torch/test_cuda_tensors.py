@@ -6,7 +6,6 @@ This module does not import torch: its ranks do, after they have made such a dev
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -251,38 +250,3 @@ def problems() -> list[dict[str, str]]:
 def test_on_cuda(problems: list[dict[str, str]], name: str) -> None:
     for found in problems:
         assert found.get(name, "did not run: an earlier check failed") == ""
-
-
-def failed_calls_end_the_world(guard: str) -> str:
-    torch = cuda_torch(guard)
-    import lightcc.torch as hvd
-    from lightcc.exceptions import HorovodInternalError
-
-    gpu = use_gpu()
-    live = gpu.live()
-    hvd.init()
-    model = torch.nn.Linear(4, 3).to("cuda")
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
-    )
-    text = "no error"
-    try:
-        for _ in range(20):
-            model(torch.ones(2, 4).to("cuda")).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    except HorovodInternalError as error:
-        text = str(error)
-    hvd.shutdown()
-    gc.collect()
-    assert gpu.live() == live
-    return text
-
-
-def test_a_failed_call_of_the_driver_ends_training_on_all_ranks() -> None:
-    broken = {"LIGHTCC_FAKE_CUDA": "unified=1,fail=cuMemcpyDtoHAsync_v2:700:9"}
-    other, told = spawn_ranks(
-        failed_calls_end_the_world, 2, build_guard(), env=[ENVIRONMENT, broken]
-    )
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in told
-    assert "rank 1" in other

@@ -5,16 +5,14 @@ This module does not import torch: its ranks do, after they have made such a dev
 
 from __future__ import annotations
 
-import ctypes
 import os
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from cuda_torch import ENVIRONMENT, build_guard, cuda_torch, problems_of, same
-from gpu_arrays import needs_fake_cuda, use_gpu
+from gpu_arrays import needs_fake_cuda
 
 from lightcc.testing import spawn_ranks
 
@@ -104,24 +102,6 @@ def futures_bring_results_on_cuda() -> None:
         assert same(doubled.wait(), 2 * expected)
 
 
-def streams_are_waited_for() -> None:
-    import torch
-    import torch.distributed as dist
-
-    gpu = use_gpu()
-    handle_of = ctypes.CDLL(None).cuda_guard_stream
-    handle_of.restype, handle_of.argtypes = ctypes.c_void_p, [ctypes.c_int64]
-    side: Any = torch.Stream(device="cuda")
-    handle = handle_of(side.stream_id)
-    for step in range(5):
-        values = np.full(5000, step + 1.0, np.float32)
-        x = torch.zeros(5000, device="cuda")
-        with side:
-            gpu.write_later(x.data_ptr(), values, handle)
-            dist.all_reduce(x)
-        assert same(x, torch.from_numpy(2 * values)), step
-
-
 def replicas_train_as_on_the_host() -> None:
     import torch
     import torch.distributed as dist
@@ -161,7 +141,6 @@ def two_devices_in_one_call_are_refused() -> None:
 CHECKS = [
     collectives_give_the_hosts_results,
     futures_bring_results_on_cuda,
-    streams_are_waited_for,
     replicas_train_as_on_the_host,
     two_devices_in_one_call_are_refused,
 ]

@@ -1,10 +1,13 @@
 // What all functions of the fake driver are written with.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,9 +50,22 @@ inline std::byte* find_device_memory(Address address) {
   return unified ? reinterpret_cast<std::byte*>(address) : memory;
 }
 
-/// Adds an operation, which runs unless the GPU is broken by then.
-inline void enqueue(StreamHandle* stream, std::function<void()> operation) {
-  stream_of(stream).add([operation = std::move(operation)] {
+/// Memory is freed too early.
+inline void break_by_memory() {
+  (void)std::fprintf(stderr, "fake driver: memory is used that was or is freed\n");
+  settings().break_down(kLaunchFailed);
+}
+
+/// Adds an operation, which runs unless the GPU is broken by then: what was freed before it came
+/// breaks it.
+inline void enqueue(StreamHandle* stream,
+                    std::function<void()> operation,
+                    const std::vector<Address>& used = {}) {
+  std::vector<std::shared_ptr<std::byte>> parts = device_memories().parts_of(used);
+  if (std::ranges::find(parts, nullptr) != parts.end()) {
+    break_by_memory();
+  }
+  stream_of(stream).add([operation = std::move(operation), parts = std::move(parts)] {
     if (!settings().is_broken()) {
       operation();
     }

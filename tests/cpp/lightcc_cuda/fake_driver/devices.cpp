@@ -67,6 +67,7 @@ LIGHTCC_API cuDeviceGetAttribute(int* value, Option attribute, Device /*device*/
   const int capability = settings().number("capability");
   *value = attribute == cuda::kMajorOfCapability   ? capability / 10
            : attribute == cuda::kMinorOfCapability ? capability % 10
+           : attribute == cuda::kMemoryPools       ? settings().number("pools")
                                                    : 2;
   return cuda::kSuccess;
 }

@@ -5,7 +5,9 @@
 // - Addresses of device memory cannot be read by the host: that crashes where it happens. Copies
 //   and kernels translate them.
 // - Kernels run only if the module has them, and their arguments are copied at the launch.
-// - Copies to and from host memory that is not pinned block, as they do on a GPU.
+// - Copies to and from host memory that is not pinned block, as they do on a GPU. So does freeing
+//   memory until all streams of its GPU are done, and a call on a stream that has 1024 to do.
+// - Memory of a pool breaks the GPU where it is used after it was freed, or still by other streams.
 // - It counts copies, and can hold them.
 // - Calls that need a current context fail without one.
 // - A call can be made to fail; from code 700 on all later ones then fail, too, and streams run
@@ -39,6 +41,7 @@ namespace lightcc::cuda::fake {
 ///   capturing=0        1: every stream is being captured into a graph
 ///   graph=0            1: a thread captures a graph in the mode "global": of threads in the same
 ///                      mode, calls that are forbidden then fail with 900, and spoil the capture
+///   pools=1            0: GPUs have no memory pools
 ///   bus=1              where the first GPU is: processes whose GPUs differ say different numbers
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
 /// Counts begin anew.

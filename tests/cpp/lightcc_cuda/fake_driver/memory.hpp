@@ -9,9 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "lightcc_cuda/driver/functions.hpp"
@@ -20,17 +21,10 @@ namespace lightcc::cuda::fake {
 
 inline constexpr std::size_t kPage = 4096;
 
-/// Held shared by what the GPU does with memory: memory is freed when that is over, even where
-/// nobody has waited for it, as behind an error.
-inline std::shared_mutex& memory_in_use() {
-  static auto* const kMutex = new std::shared_mutex;  // Streams may outlive static objects.
-  return *kMutex;
-}
-
 class DeviceMemories {
  public:
-  /// 0: there is none. `readable`: by the host, too.
-  Address allocate(std::size_t bytes, Device device, bool readable) {
+  /// 0: there is none. `readable`: by the host, too. `is_of_pool`: a stream frees it.
+  Address allocate(std::size_t bytes, Device device, bool readable, bool is_of_pool) {
     void* const memory = std::malloc(bytes);  // Its ends are AddressSanitizer's.
     std::memset(memory, 0xFB, bytes);
     void* const face =
@@ -41,25 +35,42 @@ class DeviceMemories {
     }
     const auto address = reinterpret_cast<Address>(face);
     const std::lock_guard lock(mutex_);
-    all_[address] = {static_cast<std::byte*>(memory), bytes, device};
+    all_[address] = {
+        {static_cast<std::byte*>(memory), &std::free}, bytes, device, is_of_pool, false};
     bytes_ += bytes;
     return address;
   }
 
-  bool free(Address address) {
-    const std::lock_guard unused(memory_in_use());
+  /// Nobody may use it from now on but what is queued. False: it is none of that kind.
+  bool begin_to_free(Address address, bool is_of_pool) {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(address);
-    if (found == all_.end()) {
-      return false;
+    return found != all_.end() && found->second.is_of_pool == is_of_pool &&
+           !std::exchange(found->second.is_freed, true);
+  }
+  /// False: what is queued still uses it.
+  bool free(Address address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(address);
+    const Memory& memory = found->second;
+    if (void* const face = reinterpret_cast<void*>(address); face != memory.first.get()) {
+      ::munmap(face, memory.bytes);
     }
-    if (void* const face = reinterpret_cast<void*>(address); face != found->second.memory) {
-      ::munmap(face, found->second.bytes);
-    }
-    bytes_ -= found->second.bytes;
-    std::free(found->second.memory);
+    bytes_ -= memory.bytes;
+    const bool is_unused = memory.first.use_count() == 1;
     all_.erase(found);
-    return true;
+    return is_unused;
+  }
+  /// Parts in what is at addresses, for what is queued; null: it is freed.
+  std::vector<std::shared_ptr<std::byte>> parts_of(const std::vector<Address>& used) {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<std::byte>> parts;
+    for (const Address address : used) {
+      if (const auto found = search(address); found != all_.end()) {
+        parts.push_back(found->second.is_freed ? nullptr : found->second.first);
+      }
+    }
+    return parts;
   }
 
   /// All GPUs have so many.
@@ -72,7 +83,7 @@ class DeviceMemories {
   std::byte* find(Address address) {
     const std::lock_guard lock(mutex_);
     const auto found = search(address);
-    return found == all_.end() ? nullptr : found->second.memory + (address - found->first);
+    return found == all_.end() ? nullptr : found->second.first.get() + (address - found->first);
   }
 
   /// Whose memory is at `address`; none: it is no device memory.
@@ -82,22 +93,27 @@ class DeviceMemories {
     return found == all_.end() ? std::nullopt : std::optional(found->second.device);
   }
 
-  /// Every word that is an address, by what is there.
-  void translate(std::vector<std::byte>& arguments) {
+  /// Every word that is an address, by what is there. Returns the addresses.
+  std::vector<Address> translate(std::vector<std::byte>& arguments) {
+    std::vector<Address> used;
     for (std::size_t at = 0; at + sizeof(Address) <= arguments.size(); at += sizeof(Address)) {
       Address word = 0;
       std::memcpy(&word, arguments.data() + at, sizeof(word));
       if (std::byte* const memory = find(word); memory != nullptr) {
         std::memcpy(arguments.data() + at, &memory, sizeof(memory));
+        used.push_back(word);
       }
     }
+    return used;
   }
 
  private:
   struct Memory {
-    std::byte* memory;
+    std::shared_ptr<std::byte> first;
     std::size_t bytes;
     Device device;
+    bool is_of_pool;
+    bool is_freed;
   };
 
   /// What has `address`. The mutex is held.
@@ -127,7 +143,6 @@ class PinnedMemories {
   }
 
   bool free(void* memory) {
-    const std::lock_guard unused(memory_in_use());
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(static_cast<std::byte*>(memory));
     if (found == all_.end()) {

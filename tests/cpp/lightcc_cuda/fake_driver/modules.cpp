@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,17 +86,17 @@ LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
   fake::traffic().count_launch();
   const auto* const given = static_cast<const std::byte*>(parameters[0]);
   auto arguments = std::make_shared<std::vector<std::byte>>(given, given + function->bytes);
-  fake::device_memories().translate(*arguments);
+  const std::vector<cuda::Address> used = fake::device_memories().translate(*arguments);
   if (settings().number("wrong") != 0) {
     return cuda::kSuccess;
   }
-  fake::enqueue(stream, [=] {
-    const std::shared_lock use(fake::memory_in_use());
+  const auto run = [=] {
     const cuda::simulator::Shape shape{.blocks = blocks, .threads = threads};
     if (const std::string wrong = function->run(shape, arguments->data()); !wrong.empty()) {
       (void)std::fprintf(stderr, "fake driver: %s\n", wrong.c_str());
       settings().break_down(fake::kLaunchFailed);
     }
-  });
+  };
+  fake::enqueue(stream, run, used);
   return cuda::kSuccess;
 }

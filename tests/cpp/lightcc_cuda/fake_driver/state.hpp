@@ -45,6 +45,7 @@ inline Settings& settings() {
                        {"ptx", "1"},
                        {"cubin", "1"},
                        {"bus", "1"},
+                       {"pools", "1"},
                        {"memory_mb", "1024"}});
   return all;
 }

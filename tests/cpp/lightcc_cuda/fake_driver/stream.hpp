@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace lightcc::cuda::fake {
 
@@ -47,17 +49,28 @@ class Turn {
 
 class Stream {
  public:
-  explicit Stream(unsigned delay_us) : delay_us_(delay_us), thread_([this] { run(); }) {}
+  /// `device`: below 0, of all.
+  explicit Stream(unsigned delay_us, int device = -1)
+      : delay_us_(delay_us), thread_([this] { run(); }) {
+    const std::lock_guard lock(all_mutex);
+    all.emplace(this, device);
+  }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   /// Whatever is queued still runs, as on a GPU.
   ~Stream() {
+    {
+      const std::lock_guard lock(all_mutex);
+      all.erase(this);
+    }
     add({});
     thread_.join();
   }
 
-  void add(std::function<void()> operation) {
-    const std::lock_guard lock(mutex_);
+  /// `waits_for_room`: in the queue.
+  void add(std::function<void()> operation, bool waits_for_room = true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !waits_for_room || queue_.size() < 1024; });
     queue_.push_back(std::move(operation));
     changed_.notify_all();
   }
@@ -66,8 +79,28 @@ class Stream {
     add([turn] { turn->finish(); });
     return turn;
   }
+  /// Waits until all streams of a GPU have done what they were given.
+  static void drain(int device) {
+    std::vector<std::shared_ptr<Turn>> turns;
+    {
+      const std::lock_guard lock(all_mutex);
+      for (const auto& [stream, own] : all) {
+        if (own == device || own < 0) {
+          turns.push_back(std::make_shared<Turn>());
+          stream->add([turn = turns.back()] { turn->finish(); }, false);
+        }
+      }
+    }
+    for (const std::shared_ptr<Turn>& turn : turns) {
+      turn->wait();
+    }
+  }
 
  private:
+  // Streams, by their GPUs. These may outlive static objects.
+  static inline auto& all = *new std::map<Stream*, int>;
+  static inline auto& all_mutex = *new std::mutex;
+
   void run() {
     std::mt19937 random(1);
     while (true) {
@@ -77,6 +110,7 @@ class Stream {
         changed_.wait(lock, [this] { return !queue_.empty(); });
         operation = std::move(queue_.front());
         queue_.pop_front();
+        changed_.notify_all();
       }
       if (!operation) {
         return;

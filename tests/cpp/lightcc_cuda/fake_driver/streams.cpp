@@ -26,8 +26,8 @@ LIGHTCC_API cuStreamCreateWithPriority(cuda::StreamHandle** stream, unsigned fla
     return fake::kInvalidValue;
   }
   fake::traffic().count_stream(priority);
-  *stream =
-      new cuda::StreamHandle{fake::Stream(static_cast<unsigned>(settings().number("delay_us")))};
+  *stream = new cuda::StreamHandle{fake::Stream(
+      static_cast<unsigned>(settings().number("delay_us")), fake::contexts.back()->device)};
   ++fake::live_objects;
   return cuda::kSuccess;
 }

@@ -40,11 +40,6 @@ inline std::byte* memory_at(const void* address) {
 using Take =
     std::function<void(std::size_t rank, const std::byte* data, std::size_t at, std::size_t n)>;
 
-/// As a driver does, cuMemFree() waits for what reads: here until the memory's lock is free.
-inline void end_reading() {
-  (void)lightcc_fake_cuda_memory(0);
-}
-
 /// Shows the ranks `bytes` at `in`, a piece at a time; `take` sees every rank's, in rank order.
 inline void exchange(
     Comm& comm, const Called& called, const std::byte* in, std::size_t bytes, const Take& take) {
@@ -52,7 +47,6 @@ inline void exchange(
     const std::size_t count = std::min(kSlotBytes, bytes - at);
     comm.meeting->calls[comm.rank] = called;
     std::memcpy(comm.meeting->slots[comm.rank].data(), in + at, count);
-    end_reading();
     if (!comm.meet()) {
       return;
     }
@@ -97,7 +91,6 @@ struct Transfer {
     if (sends) {
       box.bytes = bytes;
       std::memcpy(box.data.data(), data + done, count);
-      end_reading();
     } else if (box.bytes != bytes) {
       (void)std::fprintf(stderr, "fake NCCL: a message has another length than is expected\n");
       comm.error = kNcclInternalError;
