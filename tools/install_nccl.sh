@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-for version in 2.18.3 2.21.5 2.26.2 2.32.3; do
+for version in 2.20.5 2.21.5 2.26.2 2.32.3; do
   home=.venv-nccl/$version
   if [[ -e $home/libnccl.so.2 && -e $home/nccl.h ]]; then
     continue

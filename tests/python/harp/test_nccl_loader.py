@@ -18,7 +18,7 @@ from lightcc.harp import nccl, plugin_path
 pytestmark = pytest.mark.slow
 
 HOME = Path(__file__).resolve().parents[3] / ".venv-nccl"
-VERSIONS = ("2.18.3", "2.21.5", "2.26.2", "2.32.3")
+VERSIONS = ("2.20.5", "2.21.5", "2.26.2", "2.32.3")
 PROBE = Path(__file__).with_name("nccl_probe.py")
 BY_LIGHTCC = Path(__file__).with_name("nccl_by_lightcc.py")
 FOLDER = {"LD_LIBRARY_PATH": str(Path(plugin_path()).parent)}
@@ -61,13 +61,13 @@ def test_the_exports_work_with_every_version(version: str) -> None:
     assert starts_harp(version, FOLDER | nccl.SETTINGS)
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.32.3"])
+@pytest.mark.parametrize("version", ["2.20.5", "2.32.3"])
 def test_the_name_that_old_versions_look_for_is_harp(version: str) -> None:
     assert starts_harp(version, FOLDER)
 
 
 def test_a_path_is_no_name_before_2_21() -> None:
     """Why the exports name it: a path was what the documentation said once."""
-    text = log_of("2.18.3", {"NCCL_NET_PLUGIN": plugin_path()})
+    text = log_of("2.20.5", {"NCCL_NET_PLUGIN": plugin_path()})
     assert f"libnccl-net-{plugin_path()}.so" in text
     assert "NET/HARP" not in text

@@ -41,10 +41,12 @@ def kill_in_init(grid: Grid, victim: int, request: int, answer: int, tmp_path: P
     """Kills `victim` in the place of one of its requests, or of the store's answer to it."""
     killed: list[float] = []
     pids: list[int] = []
+    are_started = threading.Event()
 
     def spare(number: int, fatal: int) -> bool:
         if number != fatal:
             return True
+        are_started.wait(40)  # The victim may come so far before its number is known here.
         killed.append(time.monotonic())
         os.kill(pids[victim], signal.SIGKILL)
         return False
@@ -61,6 +63,7 @@ def kill_in_init(grid: Grid, victim: int, request: int, answer: int, tmp_path: P
         ) as processes,
     ):
         pids += processes.pids
+        are_started.set()
         others = [rank for rank in range(grid.ranks) if rank != victim]
         results = processes.wait(40, ranks=others)
     assert killed, "the victim did not come so far"
