@@ -172,7 +172,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   std::shared_ptr<NcclComm> world_ LIGHTCC_GUARDED_BY(mutex_);               // Null: not made.
   std::vector<std::shared_ptr<NcclComm>> comms_ LIGHTCC_GUARDED_BY(mutex_);  // That are made.
   std::optional<GpuRows> rows_ LIGHTCC_GUARDED_BY(mutex_);
-  Status failure_ LIGHTCC_GUARDED_BY(mutex_);               // Of the world's communicator.
+  Status failure_ LIGHTCC_GUARDED_BY(mutex_);               // Why the world has no communicator.
   std::optional<Status> ended_ LIGHTCC_GUARDED_BY(mutex_);  // What is told to who comes later.
   TimePoint progress_ LIGHTCC_GUARDED_BY(mutex_);           // When a call was last over.
   bool must_end_ LIGHTCC_GUARDED_BY(mutex_) = false;

@@ -97,7 +97,7 @@ Status NcclLibrary::check(NcclCode code, const char* what) const {
             std::string(what) + ": NCCL does not block, by NCCL_COMM_BLOCKING=0; unset that"};
   }
   const char* const meaning = call().error_text(code);
-  const char* const detail = call().last_error(nullptr);  // Of the process.
+  const char* const detail = call().last_error(nullptr);  // It is the process's.
   std::string text = std::string(what) + ": " + (meaning == nullptr ? "unknown error" : meaning);
   text += " (NCCL error " + std::to_string(code) + ")";
   if (detail != nullptr && *detail != '\0') {

@@ -18,7 +18,7 @@ namespace lightcc::cuda {
 struct TopkShard {
   DataType dtype = DataType::kFloat32;
   std::size_t numel = 0;
-  // Of the stream of its jobs.
+  // Both come and go in the order of the stream of its jobs.
   std::shared_ptr<std::byte> memory;    ///< Progress, and both residuals.
   std::shared_ptr<std::byte> velocity;  ///< Both; none without momentum correction.
 
