@@ -119,7 +119,7 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
   }
 }
 
-Result<std::shared_ptr<std::byte>> allocate_on(std::shared_ptr<Launcher> launcher,
+Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& launcher,
                                                std::size_t bytes,
                                                LastStream last_stream) {
   const Context* context = nullptr;  // As long as the launcher.

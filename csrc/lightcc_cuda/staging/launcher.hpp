@@ -92,7 +92,7 @@ class Launcher {
 
 /// Memory of the launcher's GPU. Any thread may let go of it, and it goes behind what `last_stream`
 /// has been given by then. Errors: kSystem. Blocks: until the jobs before have ended.
-Result<std::shared_ptr<std::byte>> allocate_on(std::shared_ptr<Launcher> launcher,
+Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& launcher,
                                                std::size_t bytes,
                                                LastStream last_stream = nullptr);
 

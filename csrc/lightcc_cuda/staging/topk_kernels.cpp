@@ -1,6 +1,5 @@
 #include "lightcc_cuda/staging/topk_kernels.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
