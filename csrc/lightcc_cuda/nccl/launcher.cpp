@@ -490,14 +490,20 @@ Status NcclLauncher::split_off(const Chore& chore, const Driver& driver) {
   }
   NcclConfig config;
   NcclHandle* made = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
+  Status done =
       setup_.library.check(setup_.library.call().split(world,
                                                        is_member ? chore.part : kNcclNoColor,
                                                        std::max(chore.position, 0),
                                                        &made,
                                                        &config),
-                           "ncclCommSplit"));
-  return is_member ? keep(chore.comm, made) : Status();
+                           "ncclCommSplit");
+  if (done.ok() && is_member) {
+    done = keep(chore.comm, made);
+  }
+  if (!done.ok()) {
+    chore.comm->stream_.reset();  // Whoever keeps it may outlive the driver.
+  }
+  return done;
 }
 
 Result<std::shared_ptr<Stream>> NcclLauncher::stream_for_comm(const Driver& driver) {

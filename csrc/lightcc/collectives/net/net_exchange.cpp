@@ -390,7 +390,7 @@ class NetExchange final : public NetWork {
     return pack_ + (index * lead_ + chunk % lead_) * slot_bytes_;
   }
   std::byte* result_area(std::size_t chunk) const {
-    return results_ + (chunk % lead_) * slot_bytes_;
+    return results_ == nullptr ? nullptr : results_ + (chunk % lead_) * slot_bytes_;
   }
 
   std::shared_ptr<GridState> levels_;  ///< Null: the row is all there is.
