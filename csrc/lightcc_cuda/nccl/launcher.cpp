@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "lightcc_cuda/nccl/side_call.hpp"
 #include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
@@ -23,10 +22,6 @@ constexpr Duration kErrorInterval = std::chrono::milliseconds(10);
 constexpr Duration kPatienceOfEnd = std::chrono::seconds(5);
 // How long an abort is waited for.
 constexpr Duration kPatienceOfAbort = std::chrono::seconds(5);
-
-Status was_aborted(const char* what) {
-  return {ErrorCode::kShutDown, std::string(what) + " was aborted"};
-}
 
 }  // namespace
 
@@ -229,7 +224,7 @@ void NcclLauncher::check_running() {
   for (Running& running : running_) {
     // A stream does one after another.
     const bool is_first = std::ranges::none_of(
-        left, [&](const Running& other) { return other.stream == running.stream; });
+        left, [&](const Running& other) { return other.stream() == running.stream(); });
     const Result<bool> ended = has_ended(running, is_first);
     if (ended.ok() && !*ended) {
       left.push_back(std::move(running));
@@ -258,7 +253,7 @@ Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
   LIGHTCC_ASSIGN_OR_RETURN(const bool could_begin,
                            job.began_.has_value() ? Result<bool>(true) : are_inputs_ready(job));
   if (is_first) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool has_passed, running.event->has_passed());
+    LIGHTCC_ASSIGN_OR_RETURN(const bool has_passed, job.event_->has_passed());
     if (has_passed) {
       return true;
     }
@@ -327,16 +322,34 @@ void NcclLauncher::check_call(bool of_launcher) {
   }
 }
 
-// All side by side, as one may wait for what runs on another one. Whoever waits for this thread
-// does so for a bounded time, and leaves it behind then.
+// ncclCommAbort() frees memory of the GPU, for which the driver waits until all of its work has
+// ended. That may be an operation of another communicator, whose peer is dead: it ends when that
+// one is aborted, and not before. So each call has a thread of its own. Whoever waits for this
+// thread does so for a bounded time, and leaves it behind then.
 void NcclLauncher::abort_all(const Context& context) {
-  std::vector<std::unique_ptr<SideCall>> calls;
-  const MutexLock lock(mutex_);
-  for (const auto& comm : comms_) {
-    if (NcclHandle* const handle = comm->handle_.exchange(nullptr); handle != nullptr) {
-      calls.push_back(std::make_unique<SideCall>(
-          context, [abort = setup_.library.call().abort, handle] { return abort(handle); }));
+  std::vector<NcclHandle*> handles;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& comm : comms_) {
+      handles.push_back(comm->handle_.exchange(nullptr));
     }
+  }
+  std::erase(handles, nullptr);
+  std::vector<std::thread> threads;
+  for (NcclHandle* const handle : handles) {
+    const auto abort = [this, &context, handle] {
+      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-ab");
+      const CurrentContext current(context);  // Where the GPU is broken there is none, and no need.
+      (void)setup_.library.call().abort(handle);
+    };
+    try {
+      threads.emplace_back(abort);
+    } catch (const std::system_error&) {
+      abort();
+    }
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
   }
 }
 
@@ -351,15 +364,11 @@ void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
     const MutexLock lock(mutex_);
     const TimePoint deadline = launch_.deadline;
     end_call(launch_);
-    if (!launched.ok()) {
-      end_span(std::move(span), launched);
+    if (!launched.ok() || job->has_ended()) {  // It was late, and nobody waits any more.
       finish(*job, launched);
+      end_span(std::move(span), job->status());
     } else {
-      launched_.push_back({.job = job,
-                           .event = job->event_,
-                           .stream = job->comm_->stream_->get(),
-                           .deadline = deadline,
-                           .span = std::move(span)});
+      launched_.push_back({.job = job, .deadline = deadline, .span = std::move(span)});
       changed_.notify_all();
     }
   }
@@ -414,139 +423,6 @@ Status NcclLauncher::launch(NcclJob& job,
   return {};
 }
 
-// ---- The thread that makes and frees communicators.
-
-void NcclLauncher::keep_comms(const std::shared_ptr<const SharedGpu>& gpu) {
-  (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl-cm");
-  const CurrentContext current(gpu->context());
-  Status ready = current.status().ok() ? make_world() : current.status();
-  if (!ready.ok()) {
-    const MutexLock lock(mutex_);
-    failure_ = failure_.ok() ? std::move(ready) : failure_;
-    changed_.notify_all();
-    return;
-  }
-  while (const std::optional<Chore> chore = next_chore()) {
-    const Status done = chore->frees ? free_comm(chore->comm) : split_off(*chore, gpu->driver());
-    const MutexLock lock(mutex_);
-    end_call(chore_);
-    finish(*chore->comm, done);
-  }
-}
-
-Status NcclLauncher::make_world() {
-  {
-    const MutexLock lock(mutex_);
-    if (is_ending_) {
-      return was_aborted("NCCL");
-    }
-    begin_call(chore_, {.what = "ncclCommInitRankConfig"}, setup_.start_patience);
-  }
-  NcclConfig config;
-  NcclHandle* handle = nullptr;
-  const NcclCode code =
-      setup_.library.call().init(&handle, setup_.size, setup_.id, setup_.rank, &config);
-  {
-    const MutexLock lock(mutex_);
-    end_call(chore_);
-  }
-  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommInitRankConfig"));
-  const auto world = std::make_shared<NcclComm>();
-  LIGHTCC_RETURN_IF_ERROR(keep(world, handle));
-  const MutexLock lock(mutex_);
-  world_ = world;
-  return {};
-}
-
-std::optional<NcclLauncher::Chore> NcclLauncher::next_chore() {
-  const MutexLock lock(mutex_);
-  // What was enqueued may be done for whoever has asked for it: that has a deadline of its own.
-  while (!is_ending_ &&
-         (chores_.empty() || (chores_.front().frees && chores_.front().comm->jobs_ > 0))) {
-    for_chores_.wait(mutex_);
-  }
-  if (is_ending_) {
-    return std::nullopt;
-  }
-  Chore chore = std::move(chores_.front());
-  chores_.pop_front();
-  const char* const what = chore.frees ? "ncclCommFinalize" : "ncclCommSplit";
-  begin_call(chore_, {.what = what, .comm = chore.comm}, setup_.operation_patience);
-  return chore;
-}
-
-Status NcclLauncher::split_off(const Chore& chore, const Driver& driver) {
-  NcclHandle* world = nullptr;
-  {
-    const MutexLock lock(mutex_);
-    world = world_->handle_;
-  }
-  if (world == nullptr) {
-    return was_aborted("the communicator");
-  }
-  const bool is_member = chore.position >= 0;
-  if (is_member) {
-    LIGHTCC_ASSIGN_OR_RETURN(chore.comm->stream_, stream_for_comm(driver));
-  }
-  NcclConfig config;
-  NcclHandle* made = nullptr;
-  Status done =
-      setup_.library.check(setup_.library.call().split(world,
-                                                       is_member ? chore.part : kNcclNoColor,
-                                                       std::max(chore.position, 0),
-                                                       &made,
-                                                       &config),
-                           "ncclCommSplit");
-  if (done.ok() && is_member) {
-    done = keep(chore.comm, made);
-  }
-  if (!done.ok()) {
-    chore.comm->stream_.reset();  // Whoever keeps it may outlive the driver.
-  }
-  return done;
-}
-
-Result<std::shared_ptr<Stream>> NcclLauncher::stream_for_comm(const Driver& driver) {
-  std::shared_ptr<Stream> stream = stream_.lock();
-  if (stream == nullptr || setup_.begins_in_order) {
-    LIGHTCC_ASSIGN_OR_RETURN(Stream made, Stream::create(driver));
-    stream = std::make_shared<Stream>(std::move(made));
-    stream_ = stream;
-  }
-  return stream;
-}
-
-Status NcclLauncher::keep(const std::shared_ptr<NcclComm>& comm, NcclHandle* handle) {
-  {
-    const MutexLock lock(mutex_);
-    if (!is_ending_) {
-      comm->handle_ = handle;
-      comms_.push_back(comm);
-      return {};
-    }
-  }
-  (void)setup_.library.call().abort(handle);
-  return was_aborted("the communicator");
-}
-
-Status NcclLauncher::free_comm(const std::shared_ptr<NcclComm>& comm) {
-  if (NcclHandle* const handle = comm->handle_; handle != nullptr) {
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().finalize(handle), "ncclCommFinalize"));
-    // From here on it is not aborted. It may wait for what runs on others, which are.
-    if (comm->handle_.exchange(nullptr) == nullptr) {
-      return was_aborted("the communicator");
-    }
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().destroy(handle), "ncclCommDestroy"));
-  }
-  comm->scratch_ = nullptr;
-  comm->stream_.reset();
-  const MutexLock lock(mutex_);
-  std::erase(comms_, comm);
-  return {};
-}
-
 // ---- What they share.
 
 void NcclLauncher::begin_call(Call& call, Call what, Duration patience) {
@@ -559,9 +435,15 @@ void NcclLauncher::begin_call(Call& call, Call what, Duration patience) {
 void NcclLauncher::end_call(Call& call) {
   call = Call();
   progress_ = clock_.now();
+  for_chores_.notify_all();
   if (must_end_) {
     changed_.notify_all();
   }
+}
+
+// A call for a job that was late may still go on.
+bool NcclLauncher::is_in_use(const NcclComm& comm) const {
+  return comm.jobs_ > 0 || (launch_.job != nullptr && launch_.job->comm_.get() == &comm);
 }
 
 TimePoint NcclLauncher::deadline_from_now(Duration patience) const {
@@ -575,7 +457,7 @@ void NcclLauncher::finish(NcclJob& job, Status status) {
   job.status_ = std::move(status);
   job.has_ended_.store(true, std::memory_order_release);
   progress_ = clock_.now();
-  if (--job.comm_->jobs_ == 0 && !chores_.empty()) {
+  if (--job.comm_->jobs_ == 0) {
     for_chores_.notify_all();
   }
 }

@@ -61,6 +61,10 @@ class NcclJob {
   std::atomic<bool> has_ended_{false};    // Set after what is said of one that has ended.
 };
 
+inline Status was_aborted(const char* what) {
+  return {ErrorCode::kShutDown, std::string(what) + " was aborted"};
+}
+
 /// Whoever asks and the threads hold it: a thread may be lost in a call that never returns.
 ///
 /// One thread launches operations, one makes and frees communicators, and one watches both: it sees
@@ -94,10 +98,10 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   };
   struct Running {
     std::shared_ptr<NcclJob> job;
-    std::shared_ptr<const SharedEvent> event;
-    const StreamHandle* stream;
     TimePoint deadline;              // From when the GPU could begin.
     std::unique_ptr<OpenSpan> span;  // Null: no timeline.
+
+    const Stream* stream() const { return job->comm_->stream_.get(); }
   };
   /// A call of NCCL that has not returned, as the thread that watches sees it.
   struct Call {
@@ -137,7 +141,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
                 const std::shared_ptr<const SharedGpu>& gpu,
                 std::unique_ptr<OpenSpan>& span) LIGHTCC_EXCLUDES(mutex_);
 
-  // ---- The thread that makes and frees communicators.
+  // ---- The thread that makes and frees communicators (launcher_comms.cpp).
   void keep_comms(const std::shared_ptr<const SharedGpu>& gpu) LIGHTCC_EXCLUDES(mutex_);
   Status make_world() LIGHTCC_EXCLUDES(mutex_);
   std::optional<Chore> next_chore() LIGHTCC_EXCLUDES(mutex_);
@@ -149,6 +153,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
 
   void begin_call(Call& call, Call what, Duration patience) LIGHTCC_REQUIRES(mutex_);
   void end_call(Call& call) LIGHTCC_REQUIRES(mutex_);
+  bool is_in_use(const NcclComm& comm) const LIGHTCC_REQUIRES(mutex_);
   TimePoint deadline_from_now(Duration patience) const;
   /// What has ended before stays as it is.
   void finish(NcclJob& job, Status status) LIGHTCC_REQUIRES(mutex_);

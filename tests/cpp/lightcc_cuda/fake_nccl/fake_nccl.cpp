@@ -289,7 +289,6 @@ LIGHTCC_NCCL_API ncclBroadcast(const void* in,
                                StreamHandle* stream) {
   const Called called = fake::call_of("ncclBroadcast", count, type, 0, root);
   return fake::submit(
-      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
@@ -318,7 +317,6 @@ LIGHTCC_NCCL_API ncclAllGather(const void* in,
   const Called called = fake::call_of("ncclAllGather", count, type);
   const std::size_t block = count * fake::size_of(type);
   return fake::submit(
-      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
@@ -341,8 +339,7 @@ LIGHTCC_NCCL_API ncclSend(const void* in,
                           NcclHandle* comm,
                           StreamHandle* stream) {
   LIGHTCC_NCCL_MAY_FAIL("ncclSend")
-  return fake::submit("ncclSend",
-                      comm,
+  return fake::submit(comm,
                       stream,
                       {},
                       fake::Transfer{.sends = true,
@@ -353,8 +350,7 @@ LIGHTCC_NCCL_API ncclSend(const void* in,
 LIGHTCC_NCCL_API ncclRecv(
     void* out, std::size_t count, NcclType type, int peer, NcclHandle* comm, StreamHandle* stream) {
   LIGHTCC_NCCL_MAY_FAIL("ncclRecv")
-  return fake::submit("ncclRecv",
-                      comm,
+  return fake::submit(comm,
                       stream,
                       {},
                       fake::Transfer{.sends = false,

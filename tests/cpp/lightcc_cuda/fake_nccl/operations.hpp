@@ -106,7 +106,6 @@ struct Transfer {
 
 /// What one group, or a call outside of one, brings to a stream.
 struct Batch {
-  std::string call;  // The first one of a group.
   std::shared_ptr<Comm> comm;
   StreamHandle* stream = nullptr;
   std::vector<std::function<void(Comm&)>> collectives;
@@ -237,8 +236,7 @@ inline NcclCode begin(Batch batch) {
 }
 
 /// Adds to the group that was begun, or runs by itself.
-inline NcclCode submit(const char* call,
-                       NcclHandle* handle,
+inline NcclCode submit(NcclHandle* handle,
                        StreamHandle* stream,
                        std::function<void(Comm&)> collective,
                        std::optional<Transfer> transfer) {
@@ -250,7 +248,6 @@ inline NcclCode submit(const char* call,
   const bool is_grouped = depth > 0;
   if (!is_grouped || !grouped.has_value()) {
     grouped.emplace().comm = comm;
-    grouped->call = call;
     grouped->stream = stream;
   }
   if (grouped->comm != comm || grouped->stream != stream) {
@@ -306,7 +303,6 @@ inline NcclCode submit_reduction(Called called,
     return kNcclInvalidArgument;
   }
   return submit(
-      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
