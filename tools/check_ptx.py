@@ -2,8 +2,9 @@
 
 Usage: check_ptx.py ENVIRONMENT    (a virtual environment with tools/requirements-cuda.txt)
 
-Every kernel must assemble everywhere, spill nothing, use no stack, and stay within its budget of
-registers. Exits 1 and names each kernel, architecture and assembler that breaks a rule.
+Every kernel must assemble everywhere, spill nothing, use no stack, stay within its budget of
+registers, and never empty the L1 cache, as fences and acquiring loads do. Exits 1 and names each
+kernel, architecture and assembler that breaks a rule.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +28,16 @@ ASSEMBLERS = {
     "nvidia/cuda_nvcc/bin/ptxas": (70, 75, 80, 86, 89, 90, 100, 120),
     "nvidia/cu13/bin/ptxas": (75, 88, 90, 103, 110, 121),
 }
+DISASSEMBLER = "nvidia/cu13/bin/nvdisasm"
+OLDEST_DISASSEMBLED = 75
 # Registers of a thread, by the beginning of a kernel's name; the first that fits counts.
 BUDGETS = {
     "lightcc_copy_": 40,
     "lightcc_merge_": 48,
     "lightcc_topk_begin_": 24,
     "lightcc_topk_commit": 24,
-    "lightcc_topk_count_": 64,
+    "lightcc_topk_count_f64": 84,
+    "lightcc_topk_count_": 72,
     "lightcc_topk_descend_": 24,
     "lightcc_topk_encode_": 40,
     "lightcc_topk_finish_": 40,
@@ -84,15 +89,29 @@ def problem_of(use: Use) -> str | None:
     return None
 
 
-def assemble(ptxas: Path, architecture: int, text: Path) -> tuple[int, list[str]]:
+def emptying_kernels(disassembler: Path, code: str) -> list[str]:
+    """Returns the kernels of machine code that empty the L1 cache."""
+    command = [str(disassembler), "-c", code]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    kernels = listing.split(".section\t.text.")[1:]
+    return [kernel.partition(",")[0] for kernel in kernels if "CCTL.IVALL" in kernel]
+
+
+def assemble(packages: Path, ptxas: str, architecture: int, text: Path) -> tuple[int, list[str]]:
     """Returns how many kernels of a file were assembled, and what is wrong with them."""
-    command = [str(ptxas), "-v", f"-arch=sm_{architecture}", str(text), "-o", os.devnull]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    where = f"{text.name}, sm_{architecture}, {ptxas.parent.parent.name}"
-    if done.returncode != 0:
-        return 0, [f"{where}: {done.stderr.strip()}"]
-    uses = read_uses(done.stderr)
-    problems = [f"{where}: {use.kernel} {why}" for use in uses if (why := problem_of(use))]
+    where = f"{text.name}, sm_{architecture}, {Path(ptxas).parent.parent.name}"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as code:
+        command = [str(packages / ptxas), "-v", f"-arch=sm_{architecture}", str(text)]
+        done = subprocess.run(
+            [*command, "-o", code.name], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            return 0, [f"{where}: {done.stderr.strip()}"]
+        uses = read_uses(done.stderr)
+        problems = [f"{where}: {use.kernel} {why}" for use in uses if (why := problem_of(use))]
+        if architecture >= OLDEST_DISASSEMBLED:
+            emptying = emptying_kernels(packages / DISASSEMBLER, code.name)
+            problems += [f"{where}: {kernel} empties the L1 cache" for kernel in emptying]
     entries = text.read_text(encoding="ascii").count(".visible .entry ")
     if len(uses) != entries:
         problems.append(f"{where}: {len(uses)} kernels were assembled, of {entries}")
@@ -106,7 +125,7 @@ def main() -> int:
     packages = next(parser.parse_args().environment.glob("lib/python*/site-packages"))
     texts = sorted(PTX.glob("*.ptx"))
     jobs = [
-        (packages / name, architecture, text)
+        (packages, name, architecture, text)
         for name, architectures in ASSEMBLERS.items()
         for architecture in architectures
         for text in texts

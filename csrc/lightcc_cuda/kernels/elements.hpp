@@ -53,19 +53,18 @@ struct Bfloat16 {
 
 // ---- Memory.
 
-/// An element at any address: GPUs read and write aligned ones alone.
+/// An element of an input, at any address: GPUs read and write aligned ones alone.
 template <typename T>
 LIGHTCC_DEVICE_MEMBER T load_any(const u8* from) {
-  using Aligned [[gnu::may_alias]] = T;
   if (is_aligned(reinterpret_cast<u64>(from), sizeof(T))) {
-    return *reinterpret_cast<const Aligned*>(from);
+    return load_input<T>(from);
   }
   struct {
     u8 at[sizeof(T)];
   } bytes;
   LIGHTCC_UNROLL
   for (u32 i = 0; i < sizeof(T); ++i) {
-    bytes.at[i] = from[i];
+    bytes.at[i] = load_input<u8>(from + i);
   }
   return __builtin_bit_cast(T, bytes);
 }
@@ -111,9 +110,7 @@ struct Chunk {
   static constexpr u32 kBytes = N * sizeof(T);
   using Words = typename WordsOf<kBytes>::Type;
 
-  LIGHTCC_DEVICE_MEMBER static Chunk load(const u8* from) {
-    return __builtin_bit_cast(Chunk, *reinterpret_cast<const Words*>(from));
-  }
+  LIGHTCC_DEVICE_MEMBER static Chunk load(const u8* from) { return load_input<Chunk>(from); }
   LIGHTCC_DEVICE_MEMBER void store(u8* to) const {
     *reinterpret_cast<Words*>(to) = __builtin_bit_cast(Words, *this);
   }

@@ -4,7 +4,8 @@
 //
 // Rules that keep both true:
 // - All 32 lanes of a warp reach each vote and each read_lane_across(). Blocks have whole warps.
-// - Votes order no memory. Only sync_block(), and publish() with observe() do.
+// - Only sync_block() orders memory: neither votes do, nor publish() with observe().
+// - load_input() reads what no kernel of the launch writes.
 // - Blocks wait for earlier blocks alone, in the order in which a counter hands out their numbers;
 //   block_index() says nothing about who runs.
 // - No arithmetic is contracted; division, square roots and conversions are IEEE's.
@@ -63,18 +64,35 @@ LIGHTCC_DEVICE u32 atomic_add(u32* to, u32 value) {
 LIGHTCC_DEVICE u32 atomic_or(u32* to, u32 value) {
   return __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
 }
-/// Makes what this thread wrote before visible to the thread of any block that observe()s `value`.
+/// Passes one word to the threads of any block that observe() it, and no other memory.
 LIGHTCC_DEVICE void publish(u64* to, u64 value) {
-  __nvvm_membar_gl();
-  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
 LIGHTCC_DEVICE u64 observe(const u64* from) {
-  const u64 value = __atomic_load_n(from, __ATOMIC_RELAXED);
-  __nvvm_membar_gl();
+  u64 value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
 /// In a loop around observe().
 LIGHTCC_DEVICE void spin() {}
+
+/// Reads an aligned `T` in global memory; no kernel of the launch writes there.
+template <typename T>
+LIGHTCC_DEVICE_MEMBER T load_input(const void* from) {
+  using Two = u32 __attribute__((ext_vector_type(2)));
+  using Four = u32 __attribute__((ext_vector_type(4)));
+  if constexpr (sizeof(T) == sizeof(Four)) {
+    return __builtin_bit_cast(T, __nvvm_ldg_ui4(static_cast<const Four*>(from)));
+  } else if constexpr (sizeof(T) == sizeof(Two)) {
+    return __builtin_bit_cast(T, __nvvm_ldg_ui2(static_cast<const Two*>(from)));
+  } else if constexpr (sizeof(T) == sizeof(u32)) {
+    return __builtin_bit_cast(T, __nvvm_ldg_ui(static_cast<const u32*>(from)));
+  } else if constexpr (sizeof(T) == sizeof(u16)) {
+    return __builtin_bit_cast(T, __nvvm_ldg_us(static_cast<const u16*>(from)));
+  } else {
+    return __builtin_bit_cast(T, __nvvm_ldg_uc(static_cast<const u8*>(from)));
+  }
+}
 
 }  // namespace lightcc::cuda
 #endif

@@ -47,6 +47,8 @@ LIGHTCC_DEVICE_MEMBER Lane power_of_two(int exponent) {
 }
 
 inline constexpr u32 kLaneElements = 4;
+/// How many batches of four elements a lane reads at once.
+inline constexpr u32 kBatches = 2;
 
 template <typename Lane>
 struct Accumulated {
@@ -101,37 +103,47 @@ struct TopkReader {
     return velocity == nullptr ? given : before * momentum + given;
   }
   LIGHTCC_DEVICE_MEMBER Lane step_at(u64 i) const {
-    const Lane before = velocity == nullptr ? Lane{0} : lanes(velocity)[i];
+    const Lane before = velocity == nullptr ? Lane{0} : lane_at(velocity, i);
     return step(load_any<Wire>(shard + i * sizeof(Wire)), before);
   }
-  LIGHTCC_DEVICE_MEMBER Lane acc_at(u64 i) const { return step_at(i) + lanes(residual)[i]; }
+  LIGHTCC_DEVICE_MEMBER Lane acc_at(u64 i) const { return step_at(i) + lane_at(residual, i); }
 
-  /// Elements [at, at + 4), all of which exist; `at` is a multiple of 4.
-  LIGHTCC_DEVICE_MEMBER void accumulate_four(u64 at, Accumulated<Lane>& to) const {
-    Wire wires[kLaneElements];
-    Lane before[kLaneElements] = {};
-    Lane kept[kLaneElements];
-    if (is_aligned_shard) {
-      load_four<Wire>(shard + at * sizeof(Wire), wires);
-    } else {
+  /// Batches of four elements that exist, from `at` and at + stride on, which are multiples of 4.
+  /// All of them are on their way before the first is computed with.
+  LIGHTCC_DEVICE_MEMBER void accumulate(u64 at,
+                                        u64 stride,
+                                        Accumulated<Lane> (&to)[kBatches]) const {
+    Wire wires[kBatches][kLaneElements];
+    Lane before[kBatches][kLaneElements] = {};
+    Lane kept[kBatches][kLaneElements];
+    LIGHTCC_UNROLL
+    for (u32 i = 0; i < kBatches; ++i) {
+      const u64 first = at + i * stride;
+      if (is_aligned_shard) {
+        load_four<Wire>(shard + first * sizeof(Wire), wires[i]);
+      } else {
+        LIGHTCC_UNROLL
+        for (u32 j = 0; j < kLaneElements; ++j) {
+          wires[i][j] = load_any<Wire>(shard + (first + j) * sizeof(Wire));
+        }
+      }
+      if (velocity != nullptr) {
+        load_four<Lane>(velocity + first * sizeof(Lane), before[i]);
+      }
+      load_four<Lane>(residual + first * sizeof(Lane), kept[i]);
+    }
+    LIGHTCC_UNROLL
+    for (u32 i = 0; i < kBatches; ++i) {
       LIGHTCC_UNROLL
       for (u32 j = 0; j < kLaneElements; ++j) {
-        wires[j] = load_any<Wire>(shard + (at + j) * sizeof(Wire));
+        to[i].u[j] = step(wires[i][j], before[i][j]);
+        to[i].acc[j] = to[i].u[j] + kept[i][j];
       }
-    }
-    if (velocity != nullptr) {
-      load_four<Lane>(velocity + at * sizeof(Lane), before);
-    }
-    load_four<Lane>(residual + at * sizeof(Lane), kept);
-    LIGHTCC_UNROLL
-    for (u32 j = 0; j < kLaneElements; ++j) {
-      to.u[j] = step(wires[j], before[j]);
-      to.acc[j] = to.u[j] + kept[j];
     }
   }
 
-  LIGHTCC_DEVICE_MEMBER static const Lane* lanes(const u8* array) {
-    return reinterpret_cast<const Lane*>(array);
+  LIGHTCC_DEVICE_MEMBER static Lane lane_at(const u8* array, u64 i) {
+    return load_input<Lane>(array + i * sizeof(Lane));
   }
 
   const u8* shard;

@@ -34,7 +34,6 @@ LIGHTCC_DEVICE_MEMBER double sum_of_squares(u64 first, u64 count, const Read& re
 
 template <typename Element>
 LIGHTCC_DEVICE_MEMBER void measure(const TopkArguments& a) {
-  using Lane = typename Element::Lane;
   using Wire = typename Element::Wire;
   LIGHTCC_SHARED(double, input, kMaxRuns);
   LIGHTCC_SHARED(double, kept, kMaxRuns);
@@ -53,8 +52,9 @@ LIGHTCC_DEVICE_MEMBER void measure(const TopkArguments& a) {
   const u32 own = thread_index();
   if (own < kMaxRuns) {
     const u64 first = (skipped + own * stride) * kRunElements;
-    const Lane* const next = reinterpret_cast<const Lane*>(t.residual[1 - progress.current]);
-    kept[own] = sum_of_squares(first, count_at(own), [next](u64 i) { return next[i]; });
+    const u8* const next = t.residual[1 - progress.current];
+    kept[own] = sum_of_squares(
+        first, count_at(own), [next](u64 i) { return TopkReader<Element>::lane_at(next, i); });
     input[own] = sum_of_squares(first, count_at(own), [&t](u64 i) {
       return Element::decode(load_any<Wire>(t.shard + i * sizeof(Wire)));
     });

@@ -103,28 +103,36 @@ struct Selector {
   LIGHTCC_DEVICE_MEMBER void find_hits() {
     const u32 lane = thread_index() % kWarpLanes;
     LIGHTCC_NO_UNROLL
-    for (u32 step = 0; step < kSteps; ++step) {
+    for (u32 step = 0; step < kSteps; step += kBatches) {
       const u64 at = start + step * kStepElements + lane * kLaneElements;
-      if (at + kLaneElements <= t.numel) {
-        Accumulated<Lane> four;
-        reader.accumulate_four(at, four);
+      if (at + (kBatches - 1) * kStepElements + kLaneElements <= reader.numel) {
+        Accumulated<Lane> four[kBatches];
+        reader.accumulate(at, kStepElements, four);
         LIGHTCC_UNROLL
-        for (u32 j = 0; j < kLaneElements; ++j) {
-          take(step * kLaneElements + j, four.u[j], four.acc[j]);
-        }
-        store_four<Lane>(reinterpret_cast<u8*>(next_residual + at), four.acc);
-        if (next_velocity != nullptr) {
-          store_four<Lane>(reinterpret_cast<u8*>(next_velocity + at), four.u);
+        for (u32 i = 0; i < kBatches; ++i) {
+          const u64 first = (at + i * kStepElements) * sizeof(Lane);
+          LIGHTCC_UNROLL
+          for (u32 j = 0; j < kLaneElements; ++j) {
+            take((step + i) * kLaneElements + j, four[i].u[j], four[i].acc[j]);
+          }
+          store_four<Lane>(reinterpret_cast<u8*>(next_residual) + first, four[i].acc);
+          if (next_velocity != nullptr) {
+            store_four<Lane>(reinterpret_cast<u8*>(next_velocity) + first, four[i].u);
+          }
         }
         continue;
       }
-      for (u32 j = 0; j < kLaneElements && at + j < t.numel; ++j) {
-        Lane u = reader.step_at(at + j);
-        Lane acc = u + TopkReader<Element>::lanes(reader.residual)[at + j];
+      for (u32 j = 0; j < kBatches * kLaneElements; ++j) {
+        const u64 element = at + j / kLaneElements * kStepElements + j % kLaneElements;
+        if (element >= reader.numel) {
+          break;
+        }
+        Lane u = reader.step_at(element);
+        Lane acc = u + reader.lane_at(reader.residual, element);
         take(step * kLaneElements + j, u, acc);
-        next_residual[at + j] = acc;
+        next_residual[element] = acc;
         if (next_velocity != nullptr) {
-          next_velocity[at + j] = u;
+          next_velocity[element] = u;
         }
       }
     }

@@ -330,20 +330,26 @@ LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
       atomic_add(memory + static_cast<u32>(key >> (shift - bits) & mask), 1);
     }
   };
-  for (u64 at = ((block_index() - t.first_part) * kTopkThreads + thread_index()) * kLaneElements;
-       at < t.numel;
-       at += u64{t.parts} * kTopkThreads * kLaneElements) {
-    if (at + kLaneElements <= t.numel) {
-      Accumulated<Lane> four;
-      reader.accumulate_four(at, four);
+  constexpr u64 kStride = kTopkThreads * kLaneElements;
+  for (u64 at =
+           (block_index() - t.first_part) * kBatches * kStride + thread_index() * kLaneElements;
+       at < reader.numel;
+       at += t.parts * kBatches * kStride) {
+    if (at + (kBatches - 1) * kStride + kLaneElements <= reader.numel) {
+      Accumulated<Lane> four[kBatches];
+      reader.accumulate(at, kStride, four);
       LIGHTCC_UNROLL
-      for (u32 j = 0; j < kLaneElements; ++j) {
-        add(four.acc[j]);
+      for (u32 j = 0; j < kBatches * kLaneElements; ++j) {
+        add(four[j / kLaneElements].acc[j % kLaneElements]);
       }
       continue;
     }
-    for (u64 i = at; i < t.numel; ++i) {
-      add(reader.acc_at(i));
+    for (u32 j = 0; j < kBatches * kLaneElements; ++j) {
+      const u64 element = at + j / kLaneElements * kStride + j % kLaneElements;
+      if (element >= reader.numel) {
+        break;
+      }
+      add(reader.acc_at(element));
     }
   }
   bins.add_to(t.bins);

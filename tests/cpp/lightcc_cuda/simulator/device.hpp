@@ -65,13 +65,20 @@ LIGHTCC_DEVICE u32 atomic_or(u32* to, u32 value) {
   return __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
 }
 LIGHTCC_DEVICE void publish(u64* to, u64 value) {
-  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 LIGHTCC_DEVICE u64 observe(const u64* from) {
-  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
 LIGHTCC_DEVICE void spin() {
   simulator::spin();
+}
+template <typename T>
+LIGHTCC_DEVICE_MEMBER T load_input(const void* from) {
+  struct [[gnu::may_alias, gnu::aligned(sizeof(T))]] Bytes {
+    u8 at[sizeof(T)];
+  };
+  return __builtin_bit_cast(T, *static_cast<const Bytes*>(from));
 }
 
 }  // namespace lightcc::cuda

@@ -5,7 +5,7 @@
 // What it finds besides wrong results:
 // - A barrier or vote that not all threads reach, and a wait without end: an error, not a hang.
 // - Under ThreadSanitizer, races in shared and in global memory. Each fiber is a thread to it, and
-//   only sync_block(), publish() with observe(), and the ends of a launch order them.
+//   only sync_block() and the ends of a launch order them.
 // - Under AddressSanitizer and UBSan, accesses out of bounds, in shared memory too, and misaligned
 //   ones.
 //
