@@ -479,28 +479,3 @@ def try_gpu(index: int) -> None:
     That takes some hundred MiB of the GPU's memory for a moment. NotImplementedError: the kernels
     cannot run there. RuntimeError: a call of the driver failed, or the result was wrong.
     """
-
-def measure_gpu(
-    index: int, what: str, sizes: Sequence[int], rounds: int, launches: int
-) -> list[dict[str, Any]]:
-    """Measures kernels on a GPU, and compares what they make with what the CPU makes.
-
-    Args:
-        index: The GPU's number.
-        what: "loading", "launches" or "launcher", with no sizes; "copies", "topk" or "merge", with
-            one; "buckets", with those of its tensors. All are of float32.
-        sizes: Elements, each from 1 to 2^31 - 1.
-        rounds: Figures of each measurement, from 1.
-        launches: How often each is made for one figure, from 1 to 32.
-
-    Returns:
-        A dict for each measurement: name, elements, bytes (that one must read and write in the
-        GPU's memory; 0: few), seconds (of one, in each round), errors (bytes of results that are
-        not the CPU's), fits_cache (so many bytes stay in the GPU's last cache) and has_gaps (the
-        host has not kept the GPU busy).
-
-    Raises:
-        ValueError: There is no such GPU, measurement, size, or effort.
-        NotImplementedError: There is no GPU, or the kernels cannot run on it.
-        RuntimeError: A call of the driver failed, as where there is no memory.
-    """

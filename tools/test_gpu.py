@@ -35,8 +35,8 @@ ELSEWHERE = ROOT / "build" / "elsewhere"
 REPORTS = ROOT / "build" / "reports"
 PYTHON_TESTS = ROOT / "tests" / "python"
 KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
-KERNELS = ROOT / "measure" / "kernels.py"
 COLLECTIVES = ROOT / "measure" / "torch_collectives.py"
+FIGURES = ("--gtest_also_run_disabled_tests", "--gtest_filter=Figures.*")
 FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
 # The `--error-exitcode`, with which no test program ends.
 SANITIZER_CODE = 99
@@ -202,7 +202,7 @@ def run_sanitizer(tool: str, limit_s: float) -> Outcome:
 
 def run_bench(limit_s: float, *arguments: str) -> Outcome:
     """Runs a program that measures and checks its results."""
-    ended = run_program([sys.executable, *arguments], limit_s)
+    ended = run_program(arguments, limit_s)
     if ended == 0:
         return Outcome(passed=1)
     return Outcome(failed=1, problem=ended if isinstance(ended, str) else f"exit code {ended}")
@@ -212,7 +212,7 @@ def bench_collectives(limit_s: float) -> Outcome:
     """Measures collectives of torch.distributed beside NCCL's, on a rank for each GPU."""
     ranks = len(_core.find_gpus()["gpus"])
     arguments = ("--device", "cuda", "--ranks", str(ranks), "--steps", "resnet50")
-    return run_bench(limit_s, str(COLLECTIVES), *arguments)
+    return run_bench(limit_s, sys.executable, str(COLLECTIVES), *arguments)
 
 
 def steps(options: Options) -> list[Step]:
@@ -229,7 +229,12 @@ def steps(options: Options) -> list[Step]:
             Step(tool, f"kernels under {tool}", 60, partial(run_sanitizer, tool))
             for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
         ),
-        Step("bench-kernels", "benchmark of kernels", 120, lambda s: run_bench(s, str(KERNELS))),
+        Step(
+            "figures",
+            "figures of kernels",
+            60,
+            lambda s: run_bench(s, str(KERNEL_TESTS), *FIGURES),
+        ),
         Step("bench", "torch's collectives beside NCCL's", 60, bench_collectives),
         Step(
             "blocking",

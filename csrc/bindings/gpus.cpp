@@ -1,14 +1,11 @@
 #include "gpus.hpp"
 
-#include <cstddef>
 #include <string>
-#include <vector>
 
 #include <pybind11/stl.h>
 
 #include "errors.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
-#include "lightcc_cuda/measure/measure.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
 
 namespace py = pybind11;
@@ -51,28 +48,6 @@ void try_gpu(int index) {
   }());
 }
 
-py::list measure_gpu(int index,
-                     const std::string& what,
-                     const std::vector<std::size_t>& sizes,
-                     std::size_t rounds,
-                     std::size_t launches) {
-  const std::vector<cuda::Measured> all = value_or_throw([&] {
-    const py::gil_scoped_release nogil;
-    return cuda::measure_gpu(index, what, sizes, {.rounds = rounds, .launches = launches});
-  }());
-  py::list rows;
-  for (const cuda::Measured& measured : all) {
-    rows.append(py::dict("name"_a = measured.name,
-                         "elements"_a = measured.elements,
-                         "bytes"_a = measured.bytes,
-                         "seconds"_a = py::cast(measured.seconds),
-                         "errors"_a = measured.errors,
-                         "fits_cache"_a = measured.fits_cache,
-                         "has_gaps"_a = measured.has_gaps));
-  }
-  return rows;
-}
-
 }  // namespace
 
 void register_gpus(py::module_& module) {
@@ -81,14 +56,6 @@ void register_gpus(py::module_& module) {
              &try_gpu,
              "index"_a,
              "Loads all kernels on a GPU and runs one of them, to see that it works.");
-  module.def("measure_gpu",
-             &measure_gpu,
-             "index"_a,
-             "what"_a,
-             "sizes"_a,
-             "rounds"_a,
-             "launches"_a,
-             "Measures kernels on a GPU, and compares what they make with what the CPU makes.");
   module.def("find_nccl", &find_nccl, "file"_a, "Returns the version of the NCCL that is found.");
 }
 

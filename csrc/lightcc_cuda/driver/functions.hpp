@@ -44,7 +44,6 @@ inline constexpr Code kErrorNotReady = 600;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMultiprocessors = 16;
-inline constexpr Option kCacheBytes = 38;       // The cache that all multiprocessors share.
 inline constexpr Option kMemoryPools = 115;     // Whether there are any.
 inline constexpr Option kReleaseThreshold = 4;  // Bytes that a pool keeps.
 inline constexpr Option kMemoryKindOfAddress = 2;

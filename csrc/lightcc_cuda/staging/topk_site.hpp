@@ -42,8 +42,6 @@ struct SiteStep {
   TopkOutcome* outcome = nullptr;
 };
 
-class TopkTrial;
-
 class TopkSite {
  public:
   /// Both outlive it, and so does the stream of its calls.
@@ -70,8 +68,6 @@ class TopkSite {
   Status merge(std::span<const TopkSum> sums, StreamHandle* stream);
 
  private:
-  friend class TopkTrial;  // Measures the launches of a step (measure/topk_trial.hpp).
-
   struct StepTable;
   struct SumTable;
 
