@@ -468,9 +468,8 @@ def find_gpus() -> dict[str, Any]:
 def find_nccl(file: str) -> int:
     """Returns the version of the NCCL that is found: 22005 is 2.20.5.
 
-    Searched are what the process has loaded, `file` if it is not empty, the nvidia-nccl wheel beside
-    this package, and what the loader finds. NotImplementedError: there is none that can be used, and
-    the message says why.
+    That is what the process has loaded; else `file`, or, where that is empty, what the loader finds.
+    It stays loaded. NotImplementedError: there is none that can be used, and the message says why.
     """
 
 def try_gpu(index: int) -> None:

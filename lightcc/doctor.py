@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _addresses, _pci, harp
+from lightcc._nccl_file import nccl_file
 from lightcc._warnings import programs_not_there
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ def _driver_release() -> str:
 
 def _check_nccl(core: ModuleType) -> Finding:
     try:
-        version = core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+        version = core.find_nccl(nccl_file())
     except NotImplementedError as error:
         return Finding("libraries", "NCCL", MISSING, str(error))
     text = f"{version // 10000}.{version // 100 % 100}.{version % 100}"

@@ -15,6 +15,7 @@ from lightcc import _discovery, _world, process_sets as _process_sets
 from lightcc._binding import _core
 from lightcc._discovery import Epoch
 from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
+from lightcc._nccl_file import nccl_file
 from lightcc._ops import nccl_net
 from lightcc._stats.stat_server import StatServer
 from lightcc._stats.statistics import Statistics, make_statistics
@@ -214,7 +215,7 @@ def _join(
     dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
     if epoch.rank == 0 and expected is None:
         _warn_about_variables()
-    nccl_net.point_to_harp()
+    nccl_net.open_nccl()
 
     try:
         world = _core.World(
@@ -494,7 +495,7 @@ def nccl_built() -> int:
     0 where there is none that can be used, or where it is too old. Loads NCCL, if nothing has yet.
     """
     try:
-        return _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+        return _core.find_nccl(nccl_file())
     except NotImplementedError:
         return 0
 

@@ -1,4 +1,6 @@
-"""HARP for NCCL: with `LIGHT_NET=harp`, NCCL carries tensors of GPUs between hosts over it.
+"""NCCL, opened for the engine, and HARP for NCCL.
+
+With `LIGHT_NET=harp`, NCCL carries tensors of GPUs between hosts over HARP.
 
 NCCL reads which network it uses from the environment when its first communicator is made. So it is
 set before that, in this process. LD_LIBRARY_PATH would come too late, and is not needed: the plugin
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lightcc import harp
 from lightcc._binding import _core
+from lightcc._nccl_file import nccl_file
 from lightcc.harp.nccl import SETTINGS
 
 if TYPE_CHECKING:
@@ -22,19 +25,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets what makes NCCL use HARP, where the variables ask for both; else does nothing.
+def open_nccl(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Opens NCCL where the variables ask for it, and has it use HARP where they ask for both.
 
-    Nothing is set that is set already: then the user has chosen. What was done, or why nothing can
-    be, is logged. Call it before NCCL makes a communicator.
+    The engine takes the NCCL that is loaded. Nothing is set that is set already: then the user has
+    chosen. What was done, or why nothing can be, is logged. Call it before the engine starts.
     """
-    if not _wants_both(environment):
+    operations = environment.get("LIGHT_GPU_OPERATIONS") or environment.get(
+        "HOROVOD_GPU_OPERATIONS", ""
+    )
+    if operations.lower() != "nccl":
         return
     try:
-        version = _core.find_nccl(environment.get("LIGHT_NCCL_LIBRARY", ""))
-        plugin = harp.plugin_path()
+        version = _core.find_nccl(nccl_file(environment))
     except NotImplementedError:
         return  # There is no NCCL of use, which the engine says itself.
+    if environment.get("LIGHT_NET") != "harp":
+        return
+    try:
+        plugin = harp.plugin_path()
     except FileNotFoundError as error:
         _log.warning("LIGHT_NET=harp: NCCL does not use HARP: %s", error)
         return
@@ -53,10 +62,3 @@ def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
     environment.update(SETTINGS)
     settings = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
     _log.info("LIGHT_NET=harp: NCCL %s uses HARP between hosts: %s", found, settings)
-
-
-def _wants_both(environment: MutableMapping[str, str]) -> bool:
-    operations = environment.get("LIGHT_GPU_OPERATIONS") or environment.get(
-        "HOROVOD_GPU_OPERATIONS", ""
-    )
-    return environment.get("LIGHT_NET") == "harp" and operations.lower() == "nccl"

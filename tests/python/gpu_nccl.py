@@ -17,6 +17,7 @@ from gpu_arrays import GpuArray, on_host, use_gpu
 
 import lightcc as hvd
 from lightcc import _core
+from lightcc._nccl_file import nccl_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ def visible_gpus() -> list[str]:
         NotImplementedError: There is none, or no NCCL; the text says why.
     """
     count = len(_core.find_gpus()["gpus"])
-    _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+    _core.find_nccl(nccl_file())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
 

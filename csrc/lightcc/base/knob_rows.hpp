@@ -113,8 +113,8 @@ inline constexpr auto kRows = std::to_array<Row>({
          "is NCCL where each rank has it and a GPU of its own, and host elsewhere; mpi is host."},
     {.names = {"LIGHT_NCCL_LIBRARY"},
      .target = &Knobs::nccl_library,
-     .meaning = "File of NCCL's library. Empty: the nvidia-nccl wheel beside lightcc, or what the "
-                "loader finds. What the process has loaded already goes before both."},
+     .meaning = "File of NCCL's library. Empty: that of the nvidia-nccl wheel on Python's path, or "
+                "what the loader finds. What the process has loaded already goes before all."},
     {.names = {"NCCL_HOSTID"},
      .target = &Knobs::nccl_host_id,
      .meaning = "NCCL's own: what it takes for its host. Ranks where it differs may share a GPU, "

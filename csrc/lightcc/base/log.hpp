@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 
 namespace lightcc {
@@ -15,8 +16,8 @@ enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError, kF
 
 /// Process-wide; set once when a world is made. Thread: any.
 void configure_log(LogLevel level, bool hide_time, int rank);
-bool log_enabled(LogLevel level);
-[[gnu::format(printf, 2, 3)]] void log_line(LogLevel level, const char* format, ...);
+LIGHTCC_EXPORT bool log_enabled(LogLevel level);
+LIGHTCC_EXPORT [[gnu::format(printf, 2, 3)]] void log_line(LogLevel level, const char* format, ...);
 
 /// Sends lines to `sink` instead of standard error (tests); null restores. `sink` must be thread
 /// safe.

@@ -9,35 +9,11 @@ Status no_nccl(const std::string& why) {
   return {ErrorCode::kUnimplemented, "no NCCL, because " + why};
 }
 
-/// Where the nvidia-nccl wheel has its library, if it is installed where this library is.
-std::string file_of_wheel() {
-  Dl_info own{};
-  if (::dladdr(reinterpret_cast<const void*>(&find_nccl), &own) == 0 || own.dli_fname == nullptr) {
-    return "";
-  }
-  const std::string path = own.dli_fname;  // site-packages/lightcc/liblightcc_cuda.so
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
-  return folder + "/../nvidia/nccl/lib/" + kNcclFile;
-}
-
 Result<void*> open_library(const std::string& wanted) {
-  if (void* const loaded = ::dlopen(kNcclFile, RTLD_NOW | RTLD_NOLOAD); loaded != nullptr) {
-    return loaded;
+  void* library = ::dlopen(kNcclFile, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    library = ::dlopen(wanted.empty() ? kNcclFile : wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
-  if (!wanted.empty()) {
-    void* const library = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      return no_nccl(std::string("LIGHT_NCCL_LIBRARY cannot be opened: ") +
-                     ::dlerror());  // NOLINT(concurrency-mt-unsafe): of this thread
-    }
-    return library;
-  }
-  if (void* const library = ::dlopen(file_of_wheel().c_str(), RTLD_NOW | RTLD_LOCAL);
-      library != nullptr) {
-    return library;
-  }
-  void* const library = ::dlopen(kNcclFile, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return no_nccl(std::string("it cannot be opened: ") +
                    ::dlerror());  // NOLINT(concurrency-mt-unsafe): of this thread
@@ -86,6 +62,12 @@ Result<NcclLibrary> NcclLibrary::open(const std::string& file) {
     return no_nccl("the library has no " + std::string(missing));
   }
   return opened;
+}
+
+std::string NcclLibrary::path() const {
+  Dl_info found{};
+  const bool is_known = ::dladdr(reinterpret_cast<const void*>(functions_.all_reduce), &found) != 0;
+  return is_known && found.dli_fname != nullptr ? found.dli_fname : kNcclFile;
 }
 
 Status NcclLibrary::check(NcclCode code, const char* what) const {

@@ -15,14 +15,16 @@ inline constexpr const char* kNcclFile = "libnccl.so.2";
 /// An NCCL that is there, is new enough and has every function. It stays loaded. Thread: any.
 class NcclLibrary {
  public:
-  /// The first of these: what the process has loaded already, as a process can have one NCCL only;
-  /// `file`, if it is not empty; the nvidia-nccl wheel beside this package; what the loader finds.
+  /// What the process has loaded already, as a process can have one NCCL only. Else `file`, or,
+  /// where that is empty, what the loader finds.
   /// Errors, kUnimplemented: "no NCCL, because ...".
   static Result<NcclLibrary> open(const std::string& file);
 
   const NcclFunctions& call() const { return functions_; }
   /// As NCCL counts: 22005 is 2.20.5.
   int version() const { return version_; }
+  /// The file that was opened.
+  std::string path() const;
   /// OK, or what `code` of the call `what` means: "ncclAllReduce: ...".
   /// Errors: kPeerFailed, NCCL blames another rank; kSystem.
   Status check(NcclCode code, const char* what) const;

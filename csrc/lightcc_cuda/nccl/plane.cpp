@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/log.hpp"
 #include "lightcc/collectives/grid/grid_group.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
@@ -315,6 +316,12 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .start_patience = kUnheardPatience,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .begins_in_order = begins_in_order(site.knobs, own.version)}));
+  if (topology.rank == 0) {
+    LIGHTCC_LOG(LogLevel::kInfo,
+                "NCCL %s carries tensors of GPUs: %s",
+                nccl_version_text(own.version).c_str(),
+                library->path().c_str());
+  }
   return std::unique_ptr<Plane>(
       std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device));
 }

@@ -198,7 +198,7 @@ def join_group(
         base = f"c10d/{parent.prefix}{name}/"
         prefix = f"{base}{_count(_joined, base)}/"
         member = replace(parent.member, rank=rank, size=size)
-    nccl_net.point_to_harp()
+    nccl_net.open_nccl()
     with _stopped_by_losses(parent, members, member, prefix):
         world = _core.World(
             rank=rank,

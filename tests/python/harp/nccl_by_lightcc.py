@@ -7,5 +7,5 @@ import nccl_probe
 from lightcc._ops import nccl_net
 
 if __name__ == "__main__":
-    nccl_net.point_to_harp()
+    nccl_net.open_nccl()
     nccl_probe.main()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
+import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -48,6 +51,22 @@ def every_collective_goes_by_nccl() -> None:
 def test_every_collective_goes_by_nccl() -> None:
     settings = with_gpus(2, **NCCL, LIGHTCC_FAKE_NCCL="version=22703", LIGHT_NUM_STREAMS="2")
     spawn_ranks(every_collective_goes_by_nccl, 2, env=settings)
+
+
+def test_nccl_is_found_in_the_folder_of_torch_which_need_not_be_lightccs(tmp_path: Path) -> None:
+    file = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    file.parent.mkdir(parents=True)
+    shutil.copy(NCCL["LIGHT_NCCL_LIBRARY"], file)
+    variables = {"PYTHONPATH": str(tmp_path), "HOROVOD_GPU_OPERATIONS": "NCCL"}
+    script = f"import ctypes; ctypes.CDLL({DRIVER!r}); import lightcc; lightcc.init()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | variables | {"LIGHT_LOG_LEVEL": "info"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert f"NCCL 2.28.9 carries tensors of GPUs: {file}\n" in done.stderr
 
 
 def test_a_killed_rank_is_named_and_nobody_hangs() -> None:
