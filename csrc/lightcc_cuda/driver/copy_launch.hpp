@@ -1,32 +1,41 @@
-// The launch of bucket.cu that copies between many tensors and one bucket.
+// Copies between many tensors and one bucket, by the kernels of bucket.cu.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <string>
+#include <span>
 
 #include "lightcc/base/status.hpp"
 
+#include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/kernels/bucket.hpp"
 
 namespace lightcc::cuda {
 
-/// Copies elements of `element_bytes` bytes: 1, 2, 4 or 8. Errors: kSystem.
-inline Status launch_copies(const Driver& driver,
-                            const KernelTable& kernels,
-                            std::size_t element_bytes,
-                            StreamHandle* stream,
-                            const BucketArguments& arguments) {
-  // More blocks than all GPUs run at once have nothing to do sooner.
-  constexpr u64 kMaxBlocks = 1024;
-  const u64 tiles = (arguments.total + kBucketTile - 1) / kBucketTile;
-  return launch(driver,
-                kernels.find("lightcc_copy_" + std::to_string(element_bytes)),
-                static_cast<unsigned>(std::min(tiles, kMaxBlocks)),
-                kBucketThreads,
-                stream,
-                arguments);
-}
+/// Launches one kernel, which copies elements of `element_bytes` bytes: 1, 2, 4 or 8. Errors:
+/// kSystem.
+Status launch_copies(const Driver& driver,
+                     const KernelTable& kernels,
+                     std::size_t element_bytes,
+                     StreamHandle* stream,
+                     const BucketArguments& arguments);
+
+/// A tensor of the GPU, and its place in a bucket.
+struct BucketPart {
+  Address tensor = 0;  ///< 0: there is none, and its place in the bucket stays as it is.
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+enum class Copying : std::uint8_t { kPack, kUnpack };
+
+/// Copies every tensor to its place in `bucket`, or from there. `parts` ascend by their offsets and
+/// do not overlap; what lies between them stays as it is. Errors: kSystem.
+Status copy_bucket(const Driver& driver,
+                   const KernelTable& kernels,
+                   Address bucket,
+                   std::span<const BucketPart> parts,
+                   Copying direction,
+                   StreamHandle* stream);
 
 }  // namespace lightcc::cuda

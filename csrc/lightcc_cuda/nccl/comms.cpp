@@ -92,9 +92,17 @@ Status NcclCalls::in_group(const std::function<Status()>& body) const {
   return called.ok() ? ended : called;
 }
 
+Result<std::byte*> NcclCalls::scratch(std::size_t bytes) const {
+  if (comm_.scratch_ == nullptr || comm_.scratch_bytes_ < bytes) {
+    comm_.scratch_ = nullptr;
+    LIGHTCC_ASSIGN_OR_RETURN(comm_.scratch_, allocate_in_order(driver_, bytes, stream()));
+    comm_.scratch_bytes_ = bytes;
+  }
+  return comm_.scratch_.get();
+}
+
 Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
-  LIGHTCC_ASSIGN_OR_RETURN(comm_.scratch_, allocate_in_order(driver_, bytes, stream()));
-  std::byte* const first = comm_.scratch_.get();
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const first, scratch(bytes));
   LIGHTCC_RETURN_IF_ERROR(driver_.check(driver_.call().fill(gpu_address(first), 0, bytes, stream()),
                                         "cuMemsetD8Async"));
   return first;

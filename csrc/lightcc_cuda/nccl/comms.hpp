@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,6 +32,7 @@
 #include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/copy_launch.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
 
@@ -74,7 +76,8 @@ class NcclComm {
   std::shared_ptr<Stream> stream_;            // Made before the status is known.
   // Used by the thread that launches, while there is a job.
   std::shared_ptr<std::byte> scratch_;  // Goes before its stream.
-  std::vector<NcclOp> ops_;             // To be destroyed when they are called.
+  std::size_t scratch_bytes_ = 0;
+  std::vector<NcclOp> ops_;  // To be destroyed when they are called.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
   Status status_;
@@ -83,8 +86,12 @@ class NcclComm {
 /// What an operation calls NCCL with, on the thread that launches.
 class NcclCalls {
  public:
-  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm, NcclHandle* handle)
-      : library_(library), driver_(driver), comm_(comm), handle_(handle) {}
+  NcclCalls(const NcclLibrary& library,
+            const Driver& driver,
+            const KernelTable& kernels,
+            NcclComm& comm,
+            NcclHandle* handle)
+      : library_(library), driver_(driver), kernels_(kernels), comm_(comm), handle_(handle) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
   NcclHandle* comm() const { return handle_; }
@@ -92,17 +99,25 @@ class NcclCalls {
   Status check(NcclCode code, const char* what) const { return library_.check(code, what); }
   /// Makes the calls of `body` begin together.
   Status in_group(const std::function<Status()>& body) const;
-  /// Memory on the GPU, filled with zeros, which is the operation's until the next call: in the
-  /// order of the stream.
+  /// Memory on the GPU which is the operation's until the next call: in the order of the stream.
+  Result<std::byte*> scratch(std::size_t bytes) const;
+  /// The same, filled with zeros.
   Result<std::byte*> zeros(std::size_t bytes) const;
   /// A sum of what is multiplied by `factor` before. Of a floating-point type.
   Result<NcclOp> scaled_sum(NcclType type, double factor) const;
-  /// In the order of the stream.
+  // In the order of the stream.
+
   Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
+  Status copy_bucket(std::byte* bucket,
+                     std::span<const BucketPart> parts,
+                     Copying direction) const {
+    return cuda::copy_bucket(driver_, kernels_, gpu_address(bucket), parts, direction, stream());
+  }
 
  private:
   const NcclLibrary& library_;
   const Driver& driver_;
+  const KernelTable& kernels_;
   NcclComm& comm_;
   NcclHandle* handle_;
 };

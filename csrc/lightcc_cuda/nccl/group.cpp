@@ -1,14 +1,17 @@
 #include "lightcc_cuda/nccl/group.hpp"
 
-#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/checked_group.hpp"
+
+#include "lightcc_cuda/nccl/packing.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -88,75 +91,13 @@ Result<NcclReduction> nccl_reduction_of(const Reduction& reduction) {
                        .element = element_size(reduction.dtype)};
 }
 
-/// A part of a tensor that belongs to one member.
-struct Piece {
-  const std::byte* in;
-  std::byte* out;
-  std::size_t count;
-  int member;
-};
-
 /// For an output that NCCL does not write.
 std::byte* unused(const Piece& piece) {
   return const_cast<std::byte*>(piece.in);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
-/// What is left of `tensors` when their elements, one after another, are cut into `counts`.
-std::vector<Piece> cut(const std::vector<TensorSpan>& tensors,
-                       const std::vector<std::size_t>& counts,
-                       std::size_t element) {
-  std::vector<Piece> pieces;
-  std::size_t tensor = 0;
-  std::size_t at = 0;  // In the tensor.
-  for (std::size_t member = 0; member < counts.size(); ++member) {
-    for (std::size_t left = counts[member]; left > 0 && tensor < tensors.size();) {
-      const TensorSpan& span = tensors[tensor];
-      const std::size_t count = std::min(left, span.count - at);
-      if (count > 0) {
-        pieces.push_back({.in = span.in == nullptr ? nullptr : span.in + at * element,
-                          .out = span.out == nullptr ? nullptr : span.out + at * element,
-                          .count = count,
-                          .member = static_cast<int>(member)});
-      }
-      left -= count;
-      at += count;
-      if (at == span.count) {
-        ++tensor;
-        at = 0;
-      }
-    }
-  }
-  return pieces;
-}
-
-/// Puts memory in the place of what a member that has joined does not have: its input is zeros, and
-/// nobody wants its result.
-template <typename Part>
-Status fill_in(const NcclCalls& calls, std::size_t element, std::vector<Part>& parts) {
-  std::size_t bytes = 0;
-  for (const Part& part : parts) {
-    bytes += part.in == nullptr || part.out == nullptr ? part.count * element : 0;
-  }
-  if (bytes == 0) {
-    return {};
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * next, calls.zeros(bytes));
-  for (Part& part : parts) {
-    if (part.in == nullptr || part.out == nullptr) {
-      part.in = part.in == nullptr ? next : part.in;
-      part.out = part.out == nullptr ? next : part.out;
-      next += part.count * element;
-    }
-  }
-  return {};
-}
-
 std::size_t sum_of(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-bool are_equal(const std::vector<std::size_t>& counts) {
-  return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); });
 }
 
 /// Behind the checks of CheckedGroup.
@@ -177,101 +118,48 @@ class NcclGroup final : public Group {
     std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
     return start(
         "ncclAllReduce",
-        [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable {
+        [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable -> Status {
           LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
-          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, tensors));
-          return calls.in_group([&]() -> Status {
-            for (const TensorSpan& span : tensors) {
-              LIGHTCC_RETURN_IF_ERROR(calls.check(
-                  calls.nccl().all_reduce(
-                      span.in, span.out, span.count, known.type, op, calls.comm(), calls.stream()),
-                  "ncclAllReduce"));
-            }
-            return {};
-          });
+          for (Run left(tensors); !left.empty();) {
+            const Run run = first_run(left, known.element);
+            LIGHTCC_RETURN_IF_ERROR(reduce_run(calls, run, known, op));
+            left = left.subspan(run.size());
+          }
+          return {};
         });
   }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override {
-    const Result<NcclReduction> known = nccl_reduction_of(reduction);
-    if (!known.ok()) {
-      return std::make_unique<FailedWork>(known.status());
-    }
-    const std::size_t total = sum_of(counts);
-    if (!are_equal(counts) || total == 0) {
-      std::vector<Piece> pieces =
-          cut({{.in = in, .out = nullptr, .count = total}}, counts, element_size(reduction.dtype));
-      for (Piece& piece : pieces) {
-        piece.out = piece.member == rank_ ? out : nullptr;
-      }
-      return reduce_pieces(std::move(pieces), *known);
-    }
-    return start(
-        "ncclReduceScatter",
-        [in, out, total, count = counts.front(), known = *known](const NcclCalls& calls) -> Status {
-          LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
-          std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
-          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, all));
-          return calls.check(calls.nccl().reduce_scatter(all.front().in,
-                                                         all.front().out,
-                                                         count,
-                                                         known.type,
-                                                         op,
-                                                         calls.comm(),
-                                                         calls.stream()),
-                             "ncclReduceScatter");
+    return reduce_pieces(
+        {{.in = in, .out = nullptr, .count = sum_of(counts)}}, counts, reduction, [&](Piece& own) {
+          own.out = out;
         });
   }
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
                                               const Reduction& reduction) override {
-    const Result<NcclReduction> known = nccl_reduction_of(reduction);
-    if (!known.ok()) {
-      return std::make_unique<FailedWork>(known.status());
-    }
-    return reduce_pieces(cut(tensors, counts, known->element), *known);
+    return reduce_pieces(tensors, counts, reduction, [](Piece&) {});
   }
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
                                          std::vector<std::size_t> counts,
                                          DataType dtype) override {
-    const std::size_t element = element_size(dtype);
-    std::vector<Piece> pieces = cut(tensors, counts, element);
-    for (Piece& piece : pieces) {
-      // NCCL reads the root's alone.
-      piece.in = piece.member == rank_ ? piece.in : piece.out;
-    }
-    return spread_pieces(std::move(pieces), element);
+    return gather_pieces(cut(tensors, counts, element_size(dtype)));
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    const std::size_t total = sum_of(bytes);
-    if (!are_equal(bytes) || total == 0) {
-      std::vector<Piece> pieces = cut({{.in = nullptr, .out = out, .count = total}}, bytes, 1);
-      for (Piece& piece : pieces) {
-        // NCCL reads the root's alone.
-        piece.in = piece.member == rank_ ? in : piece.out;
-      }
-      return spread_pieces(std::move(pieces), 1);
+    Pieces pieces = cut({{.in = nullptr, .out = out, .count = sum_of(bytes)}}, bytes, 1);
+    for (Piece& piece : pieces.list) {
+      piece.in = piece.member == rank_ ? in : nullptr;
     }
-    return start(
-        "ncclAllGather", [in, out, total, count = bytes.front()](const NcclCalls& calls) -> Status {
-          std::vector<TensorSpan> all{{.in = in, .out = out, .count = total}};
-          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, 1, all));
-          return calls.check(
-              calls.nccl().all_gather(
-                  all.front().in, all.front().out, count, kNcclUint8, calls.comm(), calls.stream()),
-              "ncclAllGather");
-        });
+    return gather_pieces(std::move(pieces));
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
-    std::vector<Piece> pieces;
-    if (bytes > 0) {
-      pieces.push_back({.in = data, .out = data, .count = bytes, .member = root});
-    }
-    return spread_pieces(std::move(pieces), 1);
+    std::vector<std::size_t> counts(static_cast<std::size_t>(size_), 0);
+    counts[static_cast<std::size_t>(root)] = bytes;
+    return gather_pieces(cut({{.in = data, .out = data, .count = bytes}}, counts, 1));
   }
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
@@ -332,50 +220,131 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> start(const char* what, NcclOperation run) {
     return comms_.start(comm_, what, std::move(run));
   }
-  /// Combines each piece at the member that it belongs to.
-  std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction) {
-    for (Piece& piece : pieces) {
-      piece.out = piece.member == rank_ ? piece.out : unused(piece);
+  static Status reduce_run(const NcclCalls& calls, Run run, const NcclReduction& known, NcclOp op) {
+    const auto all_reduce = [&](const std::byte* in, std::byte* out, std::size_t count) {
+      return calls.check(
+          calls.nccl().all_reduce(in, out, count, known.type, op, calls.comm(), calls.stream()),
+          "ncclAllReduce");
+    };
+    if (run.size() == 1) {
+      LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, run));
+      return all_reduce(run.front().in, run.front().out, run.front().count);
     }
-    return start("ncclReduce",
-                 [pieces = std::move(pieces), reduction](const NcclCalls& calls) mutable {
-                   LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
-                   LIGHTCC_RETURN_IF_ERROR(fill_in(calls, reduction.element, pieces));
-                   return calls.in_group([&]() -> Status {
-                     for (const Piece& piece : pieces) {
-                       LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().reduce(piece.in,
-                                                                               piece.out,
-                                                                               piece.count,
-                                                                               reduction.type,
-                                                                               op,
-                                                                               piece.member,
-                                                                               calls.comm(),
-                                                                               calls.stream()),
-                                                           "ncclReduce"));
-                     }
-                     return {};
-                   });
+    Packing inputs;
+    Packing outputs;
+    std::size_t bytes = 0;
+    for (const TensorSpan& span : run) {
+      inputs.add(span.in, bytes, span.count * known.element);
+      outputs.add(span.out, bytes, span.count * known.element);
+      bytes += padded(span.count * known.element);
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte* const buffer, inputs.pack(calls, bytes));
+    LIGHTCC_RETURN_IF_ERROR(all_reduce(buffer, buffer, bytes / known.element));
+    return outputs.unpack(calls, buffer);
+  }
+
+  /// Combines each piece at the member that it belongs to. `set_output` is called for each own one.
+  std::unique_ptr<Work> reduce_pieces(const std::vector<TensorSpan>& tensors,
+                                      const std::vector<std::size_t>& counts,
+                                      const Reduction& reduction,
+                                      const std::function<void(Piece& own)>& set_output) {
+    const Result<NcclReduction> known = nccl_reduction_of(reduction);
+    if (!known.ok()) {
+      return std::make_unique<FailedWork>(known.status());
+    }
+    Pieces pieces = cut(tensors, counts, known->element);
+    for (Piece& piece : pieces.list) {
+      if (piece.member == rank_) {
+        set_output(piece);
+      } else {
+        piece.out = unused(piece);
+      }
+    }
+    const bool is_whole = pieces.is_row || pieces.is_packed;
+    return start(is_whole ? "ncclReduceScatter" : "ncclReduce",
+                 [pieces = std::move(pieces), known = *known, rank = rank_](
+                     const NcclCalls& calls) mutable -> Status {
+                   LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
+                   return combine(calls, pieces, known, op, rank);
                  });
   }
-  /// Brings each piece, of `element` bytes times its count, from its member to all.
-  std::unique_ptr<Work> spread_pieces(std::vector<Piece> pieces, std::size_t element) {
+
+  static Status combine(
+      const NcclCalls& calls, Pieces& pieces, const NcclReduction& known, NcclOp op, int rank) {
+    const auto reduce_scatter = [&](const std::byte* in, std::byte* out) {
+      return calls.check(calls.nccl().reduce_scatter(
+                             in, out, pieces.most, known.type, op, calls.comm(), calls.stream()),
+                         "ncclReduceScatter");
+    };
+    if (pieces.is_packed) {
+      LIGHTCC_ASSIGN_OR_RETURN(std::byte* const buffer,
+                               pieces.places(&Piece::in).pack(calls, pieces.bytes()));
+      LIGHTCC_RETURN_IF_ERROR(reduce_scatter(buffer, buffer + pieces.slot_bytes() * rank));
+      return pieces.places(&Piece::out, rank).unpack(calls, buffer);
+    }
+    LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, std::span(pieces.list)));
+    if (pieces.is_row) {
+      return reduce_scatter(pieces.list.front().in, pieces.list[rank].out);
+    }
+    return calls.in_group([&]() -> Status {
+      for (const Piece& piece : pieces.list) {
+        LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().reduce(piece.in,
+                                                                piece.out,
+                                                                piece.count,
+                                                                known.type,
+                                                                op,
+                                                                piece.member,
+                                                                calls.comm(),
+                                                                calls.stream()),
+                                            "ncclReduce"));
+      }
+      return {};
+    });
+  }
+
+  /// Brings each piece from its member to all.
+  std::unique_ptr<Work> gather_pieces(Pieces pieces) {
+    const bool is_whole = pieces.is_row || pieces.is_packed;
     return start(
-        "ncclBroadcast", [pieces = std::move(pieces), element](const NcclCalls& calls) mutable {
-          LIGHTCC_RETURN_IF_ERROR(fill_in(calls, element, pieces));
-          return calls.in_group([&]() -> Status {
-            for (const Piece& piece : pieces) {
-              LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().broadcast(piece.in,
-                                                                         piece.out,
-                                                                         piece.count * element,
-                                                                         kNcclUint8,
-                                                                         piece.member,
-                                                                         calls.comm(),
-                                                                         calls.stream()),
-                                                  "ncclBroadcast"));
-            }
-            return {};
-          });
+        is_whole ? "ncclAllGather" : "ncclBroadcast",
+        [pieces = std::move(pieces), rank = rank_](const NcclCalls& calls) mutable -> Status {
+          return gather(calls, pieces, rank);
         });
+  }
+
+  static Status gather(const NcclCalls& calls, Pieces& pieces, int rank) {
+    const auto all_gather = [&](const std::byte* in, std::byte* out) {
+      return calls.check(
+          calls.nccl().all_gather(
+              in, out, pieces.slot_bytes(), kNcclUint8, calls.comm(), calls.stream()),
+          "ncclAllGather");
+    };
+    if (pieces.is_packed) {
+      LIGHTCC_ASSIGN_OR_RETURN(std::byte* const buffer,
+                               pieces.places(&Piece::in, rank).pack(calls, pieces.bytes()));
+      LIGHTCC_RETURN_IF_ERROR(all_gather(buffer + pieces.slot_bytes() * rank, buffer));
+      return pieces.places(&Piece::out).unpack(calls, buffer);
+    }
+    for (Piece& piece : pieces.list) {
+      piece.in = piece.member == rank ? piece.in : piece.out;  // NCCL reads the own ones alone.
+    }
+    LIGHTCC_RETURN_IF_ERROR(fill_in(calls, pieces.element, std::span(pieces.list)));
+    if (pieces.is_row) {
+      return all_gather(pieces.list[rank].in, pieces.list.front().out);
+    }
+    return calls.in_group([&]() -> Status {
+      for (const Piece& piece : pieces.list) {
+        LIGHTCC_RETURN_IF_ERROR(calls.check(calls.nccl().broadcast(piece.in,
+                                                                   piece.out,
+                                                                   piece.count * pieces.element,
+                                                                   kNcclUint8,
+                                                                   piece.member,
+                                                                   calls.comm(),
+                                                                   calls.stream()),
+                                            "ncclBroadcast"));
+      }
+      return {};
+    });
   }
 
   NcclComms& comms_;

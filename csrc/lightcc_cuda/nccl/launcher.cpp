@@ -358,9 +358,11 @@ void NcclLauncher::abort_all(const Context& context) {
 void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
   (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
   const CurrentContext current(gpu->context());
+  const auto kernels = current.status().ok() ? KernelTable::load_copies(gpu->driver())
+                                             : Result<KernelTable>(current.status());
   while (const std::shared_ptr<NcclJob> job = next_job()) {
     std::unique_ptr<OpenSpan> span;
-    const Status launched = current.status().ok() ? launch(*job, gpu, span) : current.status();
+    const Status launched = kernels.ok() ? launch(*job, gpu, *kernels, span) : kernels.status();
     const MutexLock lock(mutex_);
     const TimePoint deadline = launch_.deadline;
     end_call(launch_);
@@ -390,6 +392,7 @@ std::shared_ptr<NcclJob> NcclLauncher::next_job() {
 
 Status NcclLauncher::launch(NcclJob& job,
                             const std::shared_ptr<const SharedGpu>& gpu,
+                            const KernelTable& kernels,
                             std::unique_ptr<OpenSpan>& span) {
   NcclComm& comm = *job.comm_;
   NcclHandle* const handle = comm.handle_;
@@ -409,7 +412,7 @@ Status NcclLauncher::launch(NcclJob& job,
     span = rows_->begin({.trace = job.trace_, .what = job.what_}, stream);
   }
   const NcclOperation run = std::exchange(job.run_, nullptr);
-  LIGHTCC_RETURN_IF_ERROR(run(NcclCalls(setup_.library, driver, comm, handle)));
+  LIGHTCC_RETURN_IF_ERROR(run(NcclCalls(setup_.library, driver, kernels, comm, handle)));
   for (const NcclOp op : std::exchange(comm.ops_, {})) {
     LIGHTCC_RETURN_IF_ERROR(
         setup_.library.check(setup_.library.call().destroy_op(op, handle), "ncclRedOpDestroy"));

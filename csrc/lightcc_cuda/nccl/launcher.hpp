@@ -139,6 +139,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   /// Where there is a timeline, `span` is what is to end with the operation.
   Status launch(NcclJob& job,
                 const std::shared_ptr<const SharedGpu>& gpu,
+                const KernelTable& kernels,
                 std::unique_ptr<OpenSpan>& span) LIGHTCC_EXCLUDES(mutex_);
 
   // ---- The thread that makes and frees communicators (launcher_comms.cpp).

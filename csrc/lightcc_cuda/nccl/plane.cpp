@@ -257,6 +257,10 @@ Result<NcclCard> own_card(const PlaneSite& site,
                      std::to_string(topology.local_rank);
     return card;
   }
+  card.objection = gpus->list[index].objection;  // Its kernels pack what NCCL carries.
+  if (!card.objection.empty()) {
+    return card;
+  }
   library = *opened;
   card.version = opened->version();
   card.device = static_cast<std::int32_t>(index);

@@ -13,6 +13,7 @@
 #include "lightcc/engine/staged/staging.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/copy_launch.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
 
@@ -40,12 +41,12 @@ class Packer {
   Status copy_to_device(const StagedBlock& block, PackedRun run, StreamHandle* stream);
 
  private:
-  Status launch_on(PackedRun run, bool unpacks, StreamHandle* stream);
+  Status launch_on(PackedRun run, Copying direction, StreamHandle* stream);
   Result<Address> memory(StreamHandle* stream);
 
   const Driver& driver_;
   std::optional<KernelTable> kernels_;
-  std::shared_ptr<std::byte> memory_;  // Fits the largest run, and the gaps in a run.
+  std::shared_ptr<std::byte> memory_;  // Fits the largest run.
 };
 
 }  // namespace lightcc::cuda

@@ -435,7 +435,7 @@ std::vector<Status> errors_of(JobOptions options, const std::function<void()>& b
 }
 
 TEST_F(NcclGrid, a_failure_of_nccl_within_one_host_ends_the_world_on_all_ranks) {
-  for (const char* const fault : {"fail=ncclGroupEnd:3:2", "fail=ncclGroupEnd:3:7"}) {
+  for (const char* const fault : {"fail=ncclReduceScatter:3:2", "fail=ncclAllGather:3:7"}) {
     for (const Status& status : errors_of(on_hosts({0, 0, 1, 1}), [&] { fake::set_nccl(fault); })) {
       EXPECT_NE(status.message().find("error of the fake NCCL (NCCL error 3)"), std::string::npos)
           << status.message();

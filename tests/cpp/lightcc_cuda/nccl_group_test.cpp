@@ -1,4 +1,5 @@
 // A NcclGroup by itself, on the fakes: what the engine does not ask it for today, and its order.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -38,31 +39,91 @@ void run(int members,
   testing::run_members({.members = members, .nccl = nccl}, body);
 }
 
-TEST(NcclGroup, halves_of_an_allreduce_are_the_whole) {
-  run(3, [](NcclComms&, Group& group, int rank) {
-    Floats first = floats_of(rank, 1000);
-    Floats second = floats_of(rank + 5, 77);
-    const std::vector<TensorSpan> tensors = {
-        {.in = data_of(first), .out = data_of(first), .count = first.size()},
-        {.in = data_of(second), .out = data_of(second), .count = second.size()}};
-    const std::vector<std::size_t> counts = {500, 0, 577};
-    const Reduction sum;
-    ASSERT_TRUE(finish(*group.reduce_scatter_bucket(tensors, counts, sum)).ok());
-    ASSERT_TRUE(finish(*group.allgather_bucket(tensors, counts, DataType::kFloat32)).ok());
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      float expected = 0;
-      for (int member = 0; member < 3; ++member) {
-        expected += floats_of(member, 1000)[i];
-      }
-      ASSERT_EQ(first[i], expected) << i;
+/// Spans of tensors, which every member has.
+std::vector<TensorSpan> spans_of(std::vector<Floats>& tensors) {
+  std::vector<TensorSpan> spans;
+  for (Floats& tensor : tensors) {
+    spans.push_back({.in = data_of(tensor), .out = data_of(tensor), .count = tensor.size()});
+  }
+  return spans;
+}
+
+std::vector<Floats> tensors_of(int rank, const std::vector<std::size_t>& sizes) {
+  std::vector<Floats> tensors;
+  for (const std::size_t size : sizes) {
+    tensors.push_back(floats_of(rank + static_cast<int>(tensors.size()), size));
+  }
+  return tensors;
+}
+
+std::vector<Floats> sums_of(const std::vector<int>& ranks, const std::vector<std::size_t>& sizes) {
+  std::vector<Floats> sums(sizes.size());
+  for (const int rank : ranks) {
+    const std::vector<Floats> tensors = tensors_of(rank, sizes);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i].resize(sizes[i]);
+      std::ranges::transform(sums[i], tensors[i], sums[i].begin(), std::plus<>());
     }
-    for (std::size_t i = 0; i < second.size(); ++i) {
-      float expected = 0;
-      for (int member = 0; member < 3; ++member) {
-        expected += floats_of(member + 5, 77)[i];
-      }
-      ASSERT_EQ(second[i], expected) << i;
+  }
+  return sums;
+}
+
+struct Halves {
+  std::vector<std::size_t> sizes;
+  std::vector<std::size_t> counts;
+  bool are_packed;
+};
+
+class NcclHalves : public ::testing::TestWithParam<Halves> {};
+INSTANTIATE_TEST_SUITE_P(Parts,
+                         NcclHalves,
+                         ::testing::Values(Halves{{1077}, {359, 359, 359}, false},
+                                           Halves{{1000, 77}, {359, 359, 359}, true},
+                                           Halves{{1000, 77}, {500, 0, 577}, true},
+                                           Halves{{1000, 77}, {77, 1000, 0}, false}));
+
+TEST_P(NcclHalves, of_an_allreduce_are_the_whole) {
+  const Halves& halves = GetParam();
+  run(3, [&](NcclComms&, Group& group, int rank) {
+    std::vector<Floats> tensors = tensors_of(rank, halves.sizes);
+    const std::vector<TensorSpan> spans = spans_of(tensors);
+    ASSERT_TRUE(finish(*group.reduce_scatter_bucket(spans, halves.counts, Reduction())).ok());
+    ASSERT_TRUE(finish(*group.allgather_bucket(spans, halves.counts, DataType::kFloat32)).ok());
+    EXPECT_EQ(tensors, sums_of({0, 1, 2}, halves.sizes));
+    EXPECT_EQ(fake::launches() > 0, halves.are_packed);
+  });
+}
+
+TEST(NcclGroup, a_bucket_is_one_call_to_which_a_member_without_tensors_adds_zeros) {
+  const std::vector<std::size_t> sizes(300, 20);
+  int launches = 0;
+  int calls = 0;
+  run(3, [&](NcclComms&, Group& group, int rank) {
+    std::vector<Floats> tensors = tensors_of(rank, sizes);
+    std::vector<TensorSpan> spans = spans_of(tensors);
+    for (TensorSpan& span : spans) {
+      span.in = rank == 1 ? nullptr : span.in;
+      span.out = rank == 1 ? nullptr : span.out;
     }
+    ASSERT_TRUE(finish(*group.allreduce(spans, Reduction())).ok());
+    EXPECT_EQ(tensors, rank == 1 ? tensors_of(1, sizes) : sums_of({0, 2}, sizes));
+    ASSERT_TRUE(finish(*group.barrier()).ok());
+    if (rank == 0) {
+      launches = fake::launches();
+      calls = fake::operations_of_nccl();
+    }
+  });
+  EXPECT_EQ(launches, 2 * 2 * 2);  // A launch takes 254 tensors; two members pack and unpack.
+  EXPECT_EQ(calls, 2 * 3);         // The barrier is one as well.
+}
+
+TEST(NcclGroup, what_does_not_fit_a_buffer_travels_by_itself) {
+  const std::vector<std::size_t> sizes(2, 10'000'000);
+  run(2, [&](NcclComms&, Group& group, int rank) {
+    std::vector<Floats> tensors = tensors_of(rank, sizes);
+    ASSERT_TRUE(finish(*group.allreduce(spans_of(tensors), Reduction())).ok());
+    EXPECT_EQ(tensors, sums_of({0, 1}, sizes));
+    EXPECT_EQ(fake::launches(), 0);
   });
 }
 

@@ -267,6 +267,7 @@ LIGHTCC_NCCL_API ncclReduceScatter(const void* in,
                                    NcclOp op,
                                    NcclHandle* handle,
                                    StreamHandle* stream) {
+  LIGHTCC_NCCL_MAY_FAIL("ncclReduceScatter")
   const auto comm = fake::find(handle);
   if (comm == nullptr) {
     return lightcc::cuda::kNcclInvalidArgument;
