@@ -189,8 +189,8 @@ Status try_gpu(int index) {
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
   LIGHTCC_RETURN_IF_ERROR(keep_freed_memory(driver, context.device()));
-  LIGHTCC_ASSIGN_OR_RETURN(const KernelTable kernels, KernelTable::load(driver));
-  return pack_on(driver, kernels);
+  LIGHTCC_ASSIGN_OR_RETURN(const SharedKernels kernels, shared_kernels(context));
+  return pack_on(driver, *kernels);
 }
 
 }  // namespace lightcc::cuda

@@ -1,11 +1,13 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
+
+#include "lightcc/base/mutex.hpp"
 
 #include "lightcc_cuda/driver/ptx.hpp"
 #include "lightcc_cuda/kernels/all.hpp"
@@ -105,41 +107,39 @@ const std::vector<std::string>& kernel_names() {
   return kNames;
 }
 
-Result<KernelTable> KernelTable::load_parts(const Driver& driver,
-                                            std::span<const Part> parts,
-                                            std::span<const Cubin> cubins) {
+Result<KernelTable> KernelTable::load(const Driver& driver, std::span<const Cubin> cubins) {
   KernelTable table;
   for (const PtxText& ptx : ptx_texts()) {
-    if (std::ranges::any_of(parts, [&](const Part& part) {
-          return std::string_view(ptx.name).starts_with(part.file);
-        })) {
-      LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, cubins, ptx));
-      table.modules_.push_back(std::move(module));
-    }
+    LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, cubins, ptx));
+    table.modules_.push_back(std::move(module));
   }
   for (const std::string& name : kernel_names()) {
-    if (std::ranges::any_of(parts,
-                            [&](const Part& part) { return name.starts_with(part.kernel); })) {
-      LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
-    }
+    LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
   }
   return table;
 }
 
-Result<KernelTable> KernelTable::load(const Driver& driver, std::span<const Cubin> cubins) {
-  constexpr std::array kAll{Part{.file = "", .kernel = ""}};
-  return load_parts(driver, kAll, cubins);
-}
-
-Result<KernelTable> KernelTable::load_copies(const Driver& driver) {
-  constexpr std::array kCopies{Part{.file = "bucket", .kernel = "lightcc_copy_"}};
-  return load_parts(driver, kCopies);
-}
-
-Result<KernelTable> KernelTable::load_compression(const Driver& driver) {
-  constexpr std::array kParts{Part{.file = "topk_", .kernel = "lightcc_topk_"},
-                              Part{.file = "merge", .kernel = "lightcc_merge_"}};
-  return load_parts(driver, kParts);
+Result<SharedKernels> shared_kernels(const Context& context) {
+  struct Owner {
+    Driver driver;  // The modules' own, as who loads them may go before who unloads them.
+    std::optional<KernelTable> kernels;
+  };
+  struct Loaded {
+    Mutex mutex;
+    std::map<ContextHandle*, std::weak_ptr<const KernelTable>> of LIGHTCC_GUARDED_BY(mutex);
+  };
+  static auto* const loaded = new Loaded;  // Threads may end after static objects do.
+  const MutexLock lock(loaded->mutex);
+  std::weak_ptr<const KernelTable>& known = loaded->of[context.handle()];
+  if (SharedKernels kernels = known.lock(); kernels != nullptr) {
+    return kernels;
+  }
+  const auto owner = std::make_shared<Owner>(Owner{context.driver(), std::nullopt});
+  LIGHTCC_ASSIGN_OR_RETURN(KernelTable kernels, KernelTable::load(owner->driver));
+  owner->kernels = std::move(kernels);
+  const SharedKernels shared(owner, &*owner->kernels);
+  known = shared;
+  return shared;
 }
 
 FunctionHandle* KernelTable::find(std::string_view name) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,28 +27,22 @@ class KernelTable {
   /// words; kSystem: another failure of a call.
   static Result<KernelTable> load(const Driver& driver,
                                   std::span<const Cubin> cubins = cubins_in_library());
-  /// Loads only the kernels of bucket.cu that copy; the same errors.
-  static Result<KernelTable> load_copies(const Driver& driver);
-  /// Those of top-k compression and of merging; the same errors.
-  static Result<KernelTable> load_compression(const Driver& driver);
 
   std::size_t size() const { return functions_.size(); }
   /// Null: there is no kernel of that name.
   FunctionHandle* find(std::string_view name) const;
 
  private:
-  /// Files and kernels whose names begin with these texts.
-  struct Part {
-    std::string_view file;
-    std::string_view kernel;
-  };
-  static Result<KernelTable> load_parts(const Driver& driver,
-                                        std::span<const Part> parts,
-                                        std::span<const Cubin> cubins = cubins_in_library());
-
   std::vector<Module> modules_;
   std::unordered_map<std::string, FunctionHandle*> functions_;
 };
+
+using SharedKernels = std::shared_ptr<const KernelTable>;
+
+/// The kernels of a context, which is current, also when the last one lets go of them: those that
+/// another thread has loaded and holds, or they are loaded. Errors: of KernelTable::load(). Blocks:
+/// while any thread loads kernels.
+Result<SharedKernels> shared_kernels(const Context& context);
 
 /// The names of all kernels, from the lists of their arguments' headers.
 const std::vector<std::string>& kernel_names();

@@ -358,11 +358,11 @@ void NcclLauncher::abort_all(const Context& context) {
 void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
   (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
   const CurrentContext current(gpu->context());
-  const auto kernels = current.status().ok() ? KernelTable::load_copies(gpu->driver())
-                                             : Result<KernelTable>(current.status());
+  const auto kernels = current.status().ok() ? shared_kernels(gpu->context())
+                                             : Result<SharedKernels>(current.status());
   while (const std::shared_ptr<NcclJob> job = next_job()) {
     std::unique_ptr<OpenSpan> span;
-    const Status launched = kernels.ok() ? launch(*job, gpu, *kernels, span) : kernels.status();
+    const Status launched = kernels.ok() ? launch(*job, gpu, **kernels, span) : kernels.status();
     const MutexLock lock(mutex_);
     const TimePoint deadline = launch_.deadline;
     end_call(launch_);

@@ -71,9 +71,9 @@ Status Launcher::serve_gpu() {
   LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
   // Loaded before there is anything to do: a driver may wait for the GPU to be idle for that. Where
   // that fails, nothing is packed, and whoever wants to compress is told then.
-  Packer packer(driver);
-  TopkSite topk(driver, pinned);
-  static_cast<void>(topk.load());
+  const Result<SharedKernels> kernels = shared_kernels(context);
+  Packer packer(driver, kernels.ok() ? kernels->get() : nullptr);
+  TopkSite topk(driver, pinned, kernels);
   const GpuSite site{.context = context,
                      .driver = driver,
                      .stream = stream,

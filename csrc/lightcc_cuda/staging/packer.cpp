@@ -1,6 +1,5 @@
 #include "lightcc_cuda/staging/packer.hpp"
 
-#include <utility>
 #include <vector>
 
 #include "lightcc_cuda/driver/copy_launch.hpp"
@@ -27,21 +26,14 @@ std::size_t extent_of(PackedRun run) {
 
 }  // namespace
 
-Packer::Packer(const Driver& driver) : driver_(driver) {
-  Result<KernelTable> loaded = KernelTable::load_copies(driver);
-  if (loaded.ok()) {
-    kernels_ = std::move(*loaded);
-  }
-}
-
 bool Packer::packs(PackedRun run, StreamHandle* stream) {
-  if (!kernels_.has_value() || run.size() < kFewestPacked) {
+  if (kernels_ == nullptr || run.size() < kFewestPacked) {
     return false;
   }
   if (!memory(stream).ok()) {
-    kernels_.reset();
+    kernels_ = nullptr;
   }
-  return kernels_.has_value();
+  return kernels_ != nullptr;
 }
 
 bool Packer::may_follow(PackedRun run, const StagedPart& part) {

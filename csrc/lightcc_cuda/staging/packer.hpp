@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "lightcc/base/status.hpp"
@@ -24,9 +23,8 @@ using PackedRun = std::span<const StagedPart* const>;
 
 class Packer {
  public:
-  /// Loads its kernels. Where the driver refuses that, or later has no memory, nothing is packed.
-  /// `driver` outlives it.
-  explicit Packer(const Driver& driver);
+  /// Without kernels, or where there is no memory later, nothing is packed. Both outlive it.
+  Packer(const Driver& driver, const KernelTable* kernels) : driver_(driver), kernels_(kernels) {}
 
   /// Whether there are enough parts for a run to be worth its launch. The copies below are then in
   /// the order of the same `stream`.
@@ -45,7 +43,7 @@ class Packer {
   Result<Address> memory(StreamHandle* stream);
 
   const Driver& driver_;
-  std::optional<KernelTable> kernels_;
+  const KernelTable* kernels_;
   std::shared_ptr<std::byte> memory_;  // Fits the largest run.
 };
 

@@ -102,11 +102,7 @@ std::string CudaTopkKernels::why_unsupported(std::size_t numel, std::size_t bloc
 Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::state_with(
     std::shared_ptr<TopkShard> shard,
     const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
-  // Both threads have loaded the kernels at their start, or the driver refuses them.
-  Status begun = to_device_->run([](const GpuSite& gpu) { return gpu.topk.load(); });
-  if (begun.ok()) {
-    begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
-  }
+  const Status begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
   if (!begun.ok()) {
     const MutexLock lock(mutex_);
     objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();

@@ -42,14 +42,6 @@ Status TopkSite::fill(Address to, std::size_t bytes, StreamHandle* stream) const
   return driver_.check(driver_.call().fill(to, 0, bytes, stream), "cuMemsetD8Async");
 }
 
-Status TopkSite::load() {
-  if (!kernels_.has_value()) {
-    LIGHTCC_ASSIGN_OR_RETURN(KernelTable loaded, KernelTable::load_compression(driver_));
-    kernels_ = std::move(loaded);
-  }
-  return {};
-}
-
 Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
   if (scratch_bytes_ < bytes) {
     const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, std::size_t{64} << 10));
@@ -64,7 +56,7 @@ Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
 // --- Residuals ---------------------------------------------------------------------------------
 
 Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
-  LIGHTCC_RETURN_IF_ERROR(load());
+  LIGHTCC_RETURN_IF_ERROR(kernels_.status());
   const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
   LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_in_order(driver_, bytes, stream));
   return fill(gpu_address(shard.memory.get()), bytes, stream);

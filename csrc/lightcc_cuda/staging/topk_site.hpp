@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,13 +43,12 @@ struct SiteStep {
 
 class TopkSite {
  public:
-  /// Both outlive it, and so does the stream of its calls.
-  TopkSite(const Driver& driver, PinnedPool& pinned) : driver_(driver), pinned_(pinned) {}
+  /// All outlive it, and so does the stream of its calls.
+  TopkSite(const Driver& driver, PinnedPool& pinned, const Result<SharedKernels>& kernels)
+      : driver_(driver), pinned_(pinned), kernels_(kernels) {}
 
   // Errors of all: kSystem; kUnimplemented, the driver does not load the kernels.
 
-  /// Loads the kernels, if that was not done.
-  Status load();
   /// A residual of zero, or the saved one.
   Status make(TopkShard& shard, StreamHandle* stream);
   Status load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream);
@@ -102,13 +100,17 @@ class TopkSite {
              unsigned threads,
              const Arguments& arguments,
              StreamHandle* stream) const {
-    return launch(
-        driver_, kernels_->find(kernel), static_cast<unsigned>(blocks), threads, stream, arguments);
+    return launch(driver_,
+                  (*kernels_)->find(kernel),
+                  static_cast<unsigned>(blocks),
+                  threads,
+                  stream,
+                  arguments);
   }
 
   const Driver& driver_;
   PinnedPool& pinned_;
-  std::optional<KernelTable> kernels_;
+  const Result<SharedKernels>& kernels_;
   std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;
 };

@@ -121,7 +121,7 @@ void TopkSite::SumTable::fill_rows(std::span<const TopkSum> sums,
 }
 
 Status TopkSite::merge(std::span<const TopkSum> sums, StreamHandle* stream) {
-  LIGHTCC_RETURN_IF_ERROR(load());
+  LIGHTCC_RETURN_IF_ERROR(kernels_.status());
   while (!sums.empty()) {
     const std::size_t count = std::min<std::size_t>(sums.size(), kMaxTopkTensors);
     LIGHTCC_RETURN_IF_ERROR(merge_table(sums.first(count), stream));

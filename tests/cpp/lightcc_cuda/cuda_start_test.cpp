@@ -8,6 +8,8 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
+#include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/driver/ptx.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
@@ -69,9 +71,13 @@ void compress_after_a_dense_tensor(World& world, int rank) {
   EXPECT_EQ(world.stats().compression.on_device, 1U);
 }
 
-TEST(CudaStart, kernels_are_loaded_with_the_first_tensor_of_a_gpu) {
+TEST(CudaStart, kernels_are_loaded_once_with_the_first_tensor_of_a_gpu) {
   fake::set("");
-  run_gpu_job(topk_jobs::options(), compress_after_a_dense_tensor);
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
+    compress_after_a_dense_tensor(world, rank);
+    EXPECT_EQ(try_gpu(0).message(), "");
+    EXPECT_EQ(fake::modules_loaded(), static_cast<int>(ptx_texts().size()));
+  });
 }
 
 TEST(CudaStart, kernels_are_loaded_before_nccl_runs_anything) {

@@ -154,7 +154,8 @@ class Figures : public ::testing::Test {
     const DeviceMemory input = memory(elements * sizeof(float));
     write(input.get(), std::as_bytes(std::span(values)));
     PinnedPool pinned(driver_);
-    TopkSite site(driver_, pinned);
+    const Result<SharedKernels> kernels = shared_kernels(context_);
+    TopkSite site(driver_, pinned, kernels);
     const auto shard = std::make_shared<TopkShard>();
     shard->numel = elements;
     must(site.make(*shard, stream_.get()));
