@@ -272,7 +272,7 @@ def _check_nccl(core: ModuleType) -> Finding:
     except NotImplementedError as error:
         return Finding("libraries", "NCCL", MISSING, str(error))
     text = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
-    how = "carries tensors of GPUs with HOROVOD_GPU_OPERATIONS=NCCL, where each rank has its own"
+    how = "carries tensors of GPUs where each rank has its own"
     return Finding("libraries", "NCCL", OK, f"{text}; {how}")
 
 

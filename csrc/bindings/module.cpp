@@ -22,6 +22,7 @@
 #include "errors.hpp"
 #include "gpus.hpp"
 #include "handles.hpp"
+#include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "results_on_gpus.hpp"
@@ -72,6 +73,7 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   const std::shared_ptr<Staging> staging = cuda::make_staging();
   options.staging.push_back(staging);
   options.planes.push_back(cuda::make_nccl_plane(staging));
+  options.has_gpus = options.knobs.gpu_operations == "auto" && cuda::find_gpus().ok();
   Knobs knobs = options.knobs;
   auto world = [&options] {
     const py::gil_scoped_release nogil;

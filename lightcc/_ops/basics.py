@@ -490,7 +490,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Returns the version of NCCL that `HOROVOD_GPU_OPERATIONS=NCCL` would use: 22005 is 2.20.5.
+    """Returns the version of NCCL that would carry tensors of GPUs: 22005 is 2.20.5.
 
     0 where there is none that can be used, or where it is too old. Loads NCCL, if nothing has yet.
     """

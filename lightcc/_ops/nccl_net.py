@@ -26,20 +26,21 @@ _log = logging.getLogger(__name__)
 
 
 def open_nccl(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Opens NCCL where the variables ask for it, and has it use HARP where they ask for both.
+    """Opens NCCL where it may carry tensors, and has it use HARP where LIGHT_NET asks for that.
 
     The engine takes the NCCL that is loaded. Nothing is set that is set already: then the user has
     chosen. What was done, or why nothing can be, is logged. Call it before the engine starts.
     """
-    operations = environment.get("LIGHT_GPU_OPERATIONS") or environment.get(
-        "HOROVOD_GPU_OPERATIONS", ""
-    )
-    if operations.lower() != "nccl":
+    names = ("LIGHT_GPU_OPERATIONS", "HOROVOD_GPU_OPERATIONS")
+    operations = next((environment[name] for name in names if environment.get(name)), "auto")
+    if operations.lower() not in {"nccl", "auto"}:
         return
     try:
+        if operations.lower() == "auto":
+            _core.find_gpus()
         version = _core.find_nccl(nccl_file(environment))
     except NotImplementedError:
-        return  # There is no NCCL of use, which the engine says itself.
+        return  # There is no GPU, or no NCCL of use, which the engine says itself.
     if environment.get("LIGHT_NET") != "harp":
         return
     try:

@@ -106,11 +106,12 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_GPU_OPERATIONS", "HOROVOD_GPU_OPERATIONS"},
      .type = Type::kWord,
      .target = &Knobs::gpu_operations,
-     .words = "host, nccl, mpi",
+     .words = "auto, nccl, host, mpi",
      .shared = true,
      .meaning =
-         "What carries tensors of GPUs: host is lightcc itself, by way of host memory; nccl "
-         "is NCCL where each rank has it and a GPU of its own, and host elsewhere; mpi is host."},
+         "What carries tensors of GPUs: NCCL where each rank has it and a GPU of its own, and "
+         "lightcc itself elsewhere, by way of host memory (auto, nccl); lightcc (host, mpi). With "
+         "auto, NCCL is not asked for where no rank sees a GPU."},
     {.names = {"LIGHT_NCCL_LIBRARY"},
      .target = &Knobs::nccl_library,
      .meaning = "File of NCCL's library. Empty: that of the nvidia-nccl wheel on Python's path, or "

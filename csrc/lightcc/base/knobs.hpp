@@ -25,7 +25,7 @@ struct Knobs {
   std::string slurm_topology_pattern;  ///< SLURM_TOPOLOGY_ADDR_PATTERN: a word for each of them.
   std::string net = "tcp";             ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
-  std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
+  std::string gpu_operations = "auto";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS.
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
   std::string nccl_host_id;             ///< NCCL_HOSTID: what NCCL takes for its host.
   std::string nccl_launch_order;        ///< NCCL_LAUNCH_ORDER_IMPLICIT: a number; 0: none.

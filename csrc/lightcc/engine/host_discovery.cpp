@@ -127,6 +127,7 @@ Bytes encode_card(const RankCard& card) {
   writer.string(card.host_id);
   writer.string(card.switches);
   writer.number(static_cast<std::uint8_t>(card.from_slurm));
+  writer.number(static_cast<std::uint8_t>(card.has_gpus));
   return bytes;
 }
 
@@ -137,6 +138,7 @@ Result<RankCard> decode_card(const Bytes& bytes) {
   card.host_id = reader.string(kMaxCardText);
   card.switches = reader.string(kMaxCardText);
   card.from_slurm = reader.number<std::uint8_t>() != 0;
+  card.has_gpus = reader.number<std::uint8_t>() != 0;
   if (!reader.finished()) {
     return make_error(ErrorCode::kPeerFailed, "a rank's card in the store does not parse");
   }

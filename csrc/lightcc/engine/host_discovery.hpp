@@ -23,6 +23,7 @@ struct RankCard {
   std::string host_id;    ///< LIGHT_HOST_ID or empty.
   std::string switches;   ///< Above its host, from the outermost in; empty: not told.
   bool from_slurm = false;
+  bool has_gpus = false;
 };
 inline constexpr std::size_t kMaxCardBytes = 4096;
 Bytes encode_card(const RankCard& card);

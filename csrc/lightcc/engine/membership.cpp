@@ -26,8 +26,10 @@ constexpr const char* kTcp = "tcp";
 constexpr std::size_t kMaxSharedKnobs = 64;
 constexpr std::size_t kMaxSettingBytes = 5000;  // LIGHT_NET may be a path.
 
-RankCard card_of(const Knobs& knobs) {
+RankCard card_of(const WorldOptions& options) {
+  const Knobs& knobs = options.knobs;
   RankCard card;
+  card.has_gpus = options.has_gpus;
   card.host_id = knobs.host_id;
   card.switches = knobs.topology_addr;
   if (card.switches.empty()) {
@@ -94,11 +96,11 @@ class Joiner {
     if (joining_ == nullptr) {
       discovery_ = HostDiscovery::alone();
       cards_.emplace_back();
+      world_.has_gpus = options_.has_gpus;
       return {};
     }
     LIGHTCC_ASSIGN_OR_RETURN(
-        discovery_,
-        HostDiscovery::open(options_.epoch.secret, card_of(options_.knobs), joining_->round));
+        discovery_, HostDiscovery::open(options_.epoch.secret, card_of(options_), joining_->round));
     Bytes card;
     ByteWriter writer(card);
     std::uint64_t random = 0;
@@ -120,6 +122,7 @@ class Joiner {
       const auto number = reader.number<std::uint64_t>();
       const auto blob = reader.blob(kMaxCardBytes);
       LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
+      world_.has_gpus = world_.has_gpus || parsed.has_gpus;
       cards_.push_back(std::move(parsed));
       all_agree = all_agree && std::ranges::equal(reader.raw(digest.size()), digest);
       world_.world_id = rank == 0 ? number : world_.world_id;

@@ -70,6 +70,7 @@ struct HostMembership {
 struct Membership {
   Topology topology;
   std::uint64_t world_id = 0;
+  bool has_gpus = false;                ///< Some rank has, and may use them.
   std::vector<int> host_of;             ///< Host number by rank.
   std::vector<std::vector<int>> hosts;  ///< Ranks by host, ascending; hosts by their lowest rank.
   /// By rank: those above its host, from the outermost in (grid_shape.hpp). Empty: nobody told.

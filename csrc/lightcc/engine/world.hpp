@@ -91,6 +91,8 @@ struct WorldOptions {
   /// They are for memory that no plane serves, or whose plane does not run a bucket. It travels by
   /// the host's plane. One for each kind; it outlives the World. (engine/staged/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
+  /// This rank can be asked about GPUs where Knobs::gpu_operations is "auto".
+  bool has_gpus = false;
   const Clock* clock = &Clock::system();
 };
 

@@ -74,7 +74,7 @@ Result<std::string> why_no_nccl(const std::vector<NcclCard>& cards,
     if (cards[rank].version != cards.front().version) {
       return make_error(ErrorCode::kInvalidArgument,
                         "rank 0 has NCCL %s, but rank %zu has NCCL %s; install the same version "
-                        "for all ranks, or leave HOROVOD_GPU_OPERATIONS unset",
+                        "for all ranks, or set LIGHT_GPU_OPERATIONS=host",
                         nccl_version_text(cards.front().version).c_str(),
                         rank,
                         nccl_version_text(cards[rank].version).c_str());

@@ -235,9 +235,7 @@ class NcclPlane final : public Plane {
 constexpr int kOldestNcclOnItsGpu = 22403;
 
 /// What this rank has to say of itself; `library` is set where it has an NCCL.
-Result<NcclCard> own_card(const PlaneSite& site,
-                          Staging& staging,
-                          std::optional<NcclLibrary>& library) {
+Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& library) {
   NcclCard card;
   const auto opened = NcclLibrary::open(site.knobs.nccl_library);
   if (!opened.ok()) {
@@ -267,8 +265,6 @@ Result<NcclCard> own_card(const PlaneSite& site,
   card.pci_bus_id = gpus->list[index].pci_bus_id;
   card.uuid = gpus->list[index].uuid;
   card.host_id = site.knobs.nccl_host_id;
-  // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
-  staging.prepare(card.device);
   if (topology.rank == 0) {
     if (card.version < kOldestNcclOnItsGpu && gpus->list.size() > 1 && topology.local_size > 1) {
       site.warn("NCCL " + nccl_version_text(card.version) +
@@ -289,26 +285,37 @@ bool begins_in_order(const Knobs& knobs, int version) {
 
 Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                                           const std::shared_ptr<Staging>& staging) {
-  if (site.knobs.gpu_operations != "nccl") {
+  const bool is_asked_for = site.knobs.gpu_operations == "nccl";
+  if (!is_asked_for && !(site.knobs.gpu_operations == "auto" && site.world.has_gpus)) {
     return std::unique_ptr<Plane>();
   }
   std::optional<NcclLibrary> library;
-  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, *staging, library));
+  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, library));
   LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> said, site.exchange("nccl", encode_card(own)));
   std::vector<NcclCard> cards;
   for (const Bytes& one : said) {
     LIGHTCC_ASSIGN_OR_RETURN(NcclCard card, decode_card(one, static_cast<int>(cards.size())));
     cards.push_back(std::move(card));
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const std::string objection, why_no_nccl(cards, site.world.host_of));
+  const Result<std::string> agreed = why_no_nccl(cards, site.world.host_of);
+  if (!agreed.ok() && is_asked_for) {
+    return agreed.status();
+  }
+  const std::string objection = agreed.ok() ? *agreed : agreed.status().message();
   const Topology& topology = site.world.topology;
   if (!objection.empty() || !library.has_value()) {
     if (topology.rank == 0) {
-      site.warn("HOROVOD_GPU_OPERATIONS=NCCL: tensors of GPUs travel by way of host memory: " +
-                objection);
+      site.warn("tensors of GPUs travel by way of host memory, and not by NCCL: " + objection);
     }
     return std::unique_ptr<Plane>();
   }
+  if (topology.rank == 0 && !is_asked_for) {
+    site.warn(
+        "NCCL carries tensors of GPUs, which has not yet run on hardware; "
+        "LIGHT_GPU_OPERATIONS=host goes by way of host memory, and nccl does not say this");
+  }
+  // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
+  staging->prepare(own.device);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,
       NcclComms::make({.library = *library,

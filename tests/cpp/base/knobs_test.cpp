@@ -153,7 +153,7 @@ TEST(Knobs, the_whole_value_must_be_a_number_in_range) {
 TEST(Knobs, words_are_checked_and_their_case_is_not) {
   EXPECT_EQ(good({{"LIGHT_GPU_OPERATIONS", "NCCL"}}).gpu_operations, "nccl");
   EXPECT_EQ(error_of("LIGHT_GPU_OPERATIONS", "nc"),
-            "LIGHT_GPU_OPERATIONS=\"nc\": expected one of host, nccl, mpi");
+            "LIGHT_GPU_OPERATIONS=\"nc\": expected one of auto, nccl, host, mpi");
   EXPECT_EQ(error_of("LIGHT_NET", "rdma"),
             "LIGHT_NET=\"rdma\": expected one of tcp, harp, or the path of a file (with a slash)");
   EXPECT_EQ(good({{"LIGHT_NET", "HARP"}}).net, "harp");
@@ -228,7 +228,7 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
-                                             "LIGHT_GPU_OPERATIONS=host",
+                                             "LIGHT_GPU_OPERATIONS=auto",
                                              "LIGHT_FUSION_STRATEGY=",
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",

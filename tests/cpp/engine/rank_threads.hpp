@@ -37,6 +37,7 @@ struct JobOptions {
   std::vector<std::vector<std::int32_t>> process_sets = {};
   std::function<std::vector<PlaneMaker>(int rank)> planes = {};  ///< Beside the host's.
   std::function<std::shared_ptr<Staging>(int rank)> staging = {};
+  bool has_gpus = false;  ///< As WorldOptions::has_gpus, on all ranks.
 };
 
 inline JobOptions on_one_host(int size) {
@@ -97,6 +98,7 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       if (options.staging) {
         world_options.staging = {options.staging(rank)};
       }
+      world_options.has_gpus = options.has_gpus;
       auto world = World::create(std::move(world_options));
       ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
       body(**world, rank);

@@ -105,6 +105,21 @@ TEST_F(NcclPlaneTest, buckets_are_counted_by_what_carries_them) {
   });
 }
 
+TEST_F(NcclPlaneTest, is_the_default_where_a_rank_has_gpus) {
+  for (const bool has_gpus : {true, false}) {
+    JobOptions options = on_one_host(2);
+    options.environment = {{"LIGHT_GPU_OPERATIONS", "auto"}};
+    options.has_gpus = has_gpus;
+    run_nccl_job(std::move(options), [&](World& world, int rank) {
+      const Framework framework(rank);
+      Numbers data = numbers_of(rank);
+      const Tensor tensor(framework, data);
+      ASSERT_TRUE(run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data))).ok());
+      EXPECT_EQ(world.stats().device_buckets.by_own_plane, has_gpus ? 1U : 0U);
+    });
+  }
+}
+
 TEST_F(NcclPlaneTest, a_world_of_one_rank_has_it_too) {
   run_nccl_job(on_one_host(1), [](World& world, int) {
     const Framework framework;
@@ -396,7 +411,7 @@ TEST(NcclAgreement, names_both_versions_where_they_differ) {
   EXPECT_EQ(told.status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(told.status().message(),
             "rank 0 has NCCL 2.18.5, but rank 1 has NCCL 2.32.3; install the same version for all "
-            "ranks, or leave HOROVOD_GPU_OPERATIONS unset");
+            "ranks, or set LIGHT_GPU_OPERATIONS=host");
 }
 
 TEST(NcclAgreement, objects_to_a_gpu_of_two_ranks_and_to_a_rank_without) {

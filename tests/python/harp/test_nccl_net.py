@@ -46,7 +46,7 @@ def set_for(given: dict[str, str]) -> dict[str, str]:
 @pytest.mark.usefixtures("version")
 @pytest.mark.parametrize("version", [VERSION], indirect=True)
 def test_an_nccl_is_pointed_to_harp_where_both_are_asked_for(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"NCCL_NET_PLUGIN": "harp", "NCCL_NET": "HARP"}
     with caplog.at_level(logging.INFO, logger="lightcc"):
@@ -59,6 +59,8 @@ def test_an_nccl_is_pointed_to_harp_where_both_are_asked_for(
     assert by_name._handle == by_path._handle
     assert set_for({"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}) == settings
     assert set_for({"LIGHT_NET": "harp"}) == {}
+    monkeypatch.setattr(_core, "find_gpus", dict)  # Else there is none here.
+    assert set_for({"LIGHT_NET": "harp"}) == settings
     assert set_for({"LIGHT_NET": "tcp", "HOROVOD_GPU_OPERATIONS": "NCCL"}) == {}
     assert set_for({**ASKED, "LIGHT_GPU_OPERATIONS": "host"}) == {}
     caplog.clear()

@@ -198,7 +198,7 @@ def test_gpus_and_nccl_are_described_and_tried() -> None:
     assert after.endswith(" for CUDA 12.8; lightcc's kernels run")
     assert details["GPU 0 NIC"] == "not known: /sys/bus/pci/devices has no 0000:fe:00.0"
     assert details["GPU peers"] == "a GPU can use memory: 0 of 1; 1 of 0"
-    assert details["NCCL"].startswith("2.28.9; carries tensors of GPUs with HOROVOD_GPU_OPERATIONS")
+    assert details["NCCL"].startswith("2.28.9; carries tensors of GPUs where each rank")
 
     [name, status, detail] = gpus(unnamed)[0]
     assert (name, status) == ("GPU 0", doctor.OK)
