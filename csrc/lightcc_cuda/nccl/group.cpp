@@ -272,15 +272,16 @@ class NcclGroup final : public Group {
   static Status combine(
       const NcclCalls& calls, Pieces& pieces, const NcclReduction& known, NcclOp op, int rank) {
     const auto reduce_scatter = [&](const std::byte* in, std::byte* out) {
-      return calls.check(calls.nccl().reduce_scatter(
-                             in, out, pieces.most, known.type, op, calls.comm(), calls.stream()),
-                         "ncclReduceScatter");
+      return calls.check(
+          calls.nccl().reduce_scatter(
+              in, out, pieces.max_count, known.type, op, calls.comm(), calls.stream()),
+          "ncclReduceScatter");
     };
     if (pieces.is_packed) {
       LIGHTCC_ASSIGN_OR_RETURN(std::byte* const buffer,
-                               pieces.places(&Piece::in).pack(calls, pieces.bytes()));
+                               pieces.packing_of(&Piece::in).pack(calls, pieces.bytes()));
       LIGHTCC_RETURN_IF_ERROR(reduce_scatter(buffer, buffer + pieces.slot_bytes() * rank));
-      return pieces.places(&Piece::out, rank).unpack(calls, buffer);
+      return pieces.packing_of(&Piece::out, rank).unpack(calls, buffer);
     }
     LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, std::span(pieces.list)));
     if (pieces.is_row) {
@@ -321,9 +322,9 @@ class NcclGroup final : public Group {
     };
     if (pieces.is_packed) {
       LIGHTCC_ASSIGN_OR_RETURN(std::byte* const buffer,
-                               pieces.places(&Piece::in, rank).pack(calls, pieces.bytes()));
+                               pieces.packing_of(&Piece::in, rank).pack(calls, pieces.bytes()));
       LIGHTCC_RETURN_IF_ERROR(all_gather(buffer + pieces.slot_bytes() * rank, buffer));
-      return pieces.places(&Piece::out).unpack(calls, buffer);
+      return pieces.packing_of(&Piece::out).unpack(calls, buffer);
     }
     for (Piece& piece : pieces.list) {
       piece.in = piece.member == rank ? piece.in : piece.out;  // NCCL reads the own ones alone.

@@ -6,7 +6,7 @@ namespace lightcc::cuda {
 namespace {
 
 // What is larger is not copied into a buffer.
-constexpr std::size_t kMostPackedBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxPackedBytes = std::size_t{64} << 20;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Run first_run(Run tensors, std::size_t element) {
   std::size_t count = 0;
   for (; count < tensors.size(); ++count) {
     bytes += padded(tensors[count].count * element);
-    if (count > 0 && bytes > kMostPackedBytes) {
+    if (count > 0 && bytes > kMaxPackedBytes) {
       break;
     }
   }
@@ -62,11 +62,11 @@ Pieces cut(const std::vector<TensorSpan>& tensors,
       }
     }
     total += counts[member];
-    pieces.most = std::max(pieces.most, counts[member]);
+    pieces.max_count = std::max(pieces.max_count, counts[member]);
   }
-  const std::size_t slots = pieces.most * counts.size();
+  const std::size_t slots = pieces.max_count * counts.size();
   pieces.is_row = tensors.size() == 1 && total > 0 && slots == total;
-  pieces.is_packed = !pieces.is_row && slots < 2 * total && slots * element <= kMostPackedBytes;
+  pieces.is_packed = !pieces.is_row && slots < 2 * total && slots * element <= kMaxPackedBytes;
   return pieces;
 }
 

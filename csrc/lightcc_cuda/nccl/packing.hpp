@@ -55,15 +55,15 @@ struct Pieces {
   std::vector<Piece> list;
   std::size_t element;
   std::size_t members;
-  std::size_t most = 0;    ///< Elements of the member that has most.
-  bool is_row = false;     ///< All have so many, side by side in memory.
-  bool is_packed = false;  ///< They travel in a buffer, where all have room for so many.
+  std::size_t max_count = 0;  ///< Elements of the member that has most.
+  bool is_row = false;        ///< All have so many, side by side in memory.
+  bool is_packed = false;     ///< They travel in a buffer, where all have room for so many.
 
-  std::size_t slot_bytes() const { return most * element; }
+  std::size_t slot_bytes() const { return max_count * element; }
   std::size_t bytes() const { return slot_bytes() * members; }
-  /// Of `tensor`, an end of each piece, or of those of one member alone.
+  /// The slots of `tensor`, an end of each piece, or of the pieces of one member alone.
   template <typename Tensor>
-  Packing places(Tensor Piece::* tensor, std::optional<int> member = std::nullopt) const {
+  Packing packing_of(Tensor Piece::* tensor, std::optional<int> member = std::nullopt) const {
     Packing packing;
     for (const Piece& piece : list) {
       if (piece.member == member.value_or(piece.member)) {
