@@ -72,10 +72,6 @@ inline std::vector<Numbers> train(World& world,
   return results;
 }
 
-inline void wait_for_all(World& world) {
-  EXPECT_TRUE(lightcc::testing::run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
-}
-
 /// Launches of all ranks together, when each reduces a bucket of tensors of a GPU for the second
 /// time.
 inline int launches_of_bucket(World& world,

@@ -1,6 +1,4 @@
 // What operations wait for on the fake GPU.
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,57 +7,18 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/staging/stream_order.hpp"
 
 namespace lightcc::cuda::cuda_stream_order_test {
 namespace {
 
-constexpr std::size_t kBytes = 4096;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
-template <typename T>
-T value_of(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  return std::move(*result);
+std::uintptr_t handle_of(const Framework& framework) {
+  return reinterpret_cast<std::uintptr_t>(framework.stream());
 }
-
-/// A stream of somebody else's, which takes its time, and memory that it writes.
-class Writer {
- public:
-  Writer(const Driver& driver, int device)
-      : driver_(driver),
-        context_(value_of(Context::retain(driver, device))),
-        current_(context_),
-        stream_(value_of(Stream::create(driver))),
-        pinned_(value_of(allocate_pinned_memory(driver, kBytes))),
-        memory_(value_of(allocate_device_memory(driver, kBytes))) {}
-
-  std::uintptr_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_.get()); }
-  void* data() const { return reinterpret_cast<void*>(memory_.get()); }
-  void write(std::byte byte) {
-    std::fill_n(static_cast<std::byte*>(pinned_.get()), kBytes, byte);
-    EXPECT_EQ(driver_.call().copy_to_device(memory_.get(), pinned_.get(), kBytes, stream_.get()),
-              kSuccess);
-  }
-  /// What lies there, by another stream than the one that writes.
-  std::byte read() const {
-    const Stream other = value_of(Stream::create(driver_));
-    std::vector<std::byte> bytes(kBytes);
-    EXPECT_EQ(driver_.call().copy_to_host(bytes.data(), memory_.get(), kBytes, other.get()),
-              kSuccess);
-    EXPECT_TRUE(other.wait().ok());
-    return bytes.back();
-  }
-
- private:
-  const Driver& driver_;
-  Context context_;
-  CurrentContext current_;
-  Stream stream_;
-  HostMemory pinned_;
-  DeviceMemory memory_;
-};
 
 class CudaStreamOrder : public ::testing::Test {
  protected:
@@ -68,67 +27,59 @@ class CudaStreamOrder : public ::testing::Test {
     fake::set("");
     EXPECT_EQ(fake::live(), 0);
   }
-  static Driver driver() { return value_of(Driver::open()); }
 };
 
 TEST_F(CudaStreamOrder, an_event_is_ready_when_all_its_streams_are) {
   fake::set("devices=2,delay_us=30000");
-  const Driver opened = driver();
-  Writer first(opened, 0);
-  Writer second(opened, 1);
-  for (const std::byte byte : {std::byte{1}, std::byte{2}}) {
-    first.write(byte);
-    second.write(byte);
+  const Framework first(0);
+  const Framework second(1);
+  const Framework other(1);  // Whose stream has written nothing.
+  Tensor tensors[] = {Tensor(first, {0.0F}), Tensor(second, {0.0F})};
+  const Tensor reader(other, {0.0F});
+  for (const float number : {1.0F, 2.0F}) {
+    tensors[0].write({number});
+    tensors[1].write({number});
     auto order = make_stream_order();
-    const auto event = value_of(order->record({{0, first.handle()}, {1, second.handle()}}));
+    const auto event = value(order->record({{0, handle_of(first)}, {1, handle_of(second)}}));
     ASSERT_NE(event, nullptr);
     order.reset();  // What the event needs stays.
-    while (!value_of(event->is_ready())) {
+    while (!value(event->is_ready())) {
       std::this_thread::yield();
     }
-    EXPECT_EQ(first.read(), byte);
-    EXPECT_EQ(second.read(), byte);
+    for (const Tensor& tensor : tensors) {
+      EXPECT_EQ(reader.read_at(reinterpret_cast<Address>(tensor.data()), 1), Numbers{number});
+    }
   }
 }
 
 TEST_F(CudaStreamOrder, default_streams_are_streams_too) {
   const auto order = make_stream_order();
   for (const std::uintptr_t handle : {0U, 1U, 2U}) {
-    const auto event = value_of(order->record({{0, handle}}));
+    const auto event = value(order->record({{0, handle}}));
     ASSERT_NE(event, nullptr);
-    while (!value_of(event->is_ready())) {
+    while (!value(event->is_ready())) {
       std::this_thread::yield();
     }
   }
 }
 
 TEST_F(CudaStreamOrder, nothing_is_to_be_waited_for_without_a_stream) {
-  EXPECT_EQ(value_of(make_stream_order()->record({{1, std::nullopt}})), nullptr);
+  EXPECT_EQ(value(make_stream_order()->record({{1, std::nullopt}})), nullptr);
 }
 
 TEST_F(CudaStreamOrder, memory_lies_on_the_gpu_that_it_was_allocated_on) {
-  const Driver opened = driver();
-  const Writer first(opened, 0);
-  const Writer second(opened, 1);
-  const auto order = make_stream_order();
-  EXPECT_EQ(value_of(order->device_of(first.data())), 0);
-  EXPECT_EQ(value_of(order->device_of(static_cast<std::byte*>(second.data()) + kBytes - 1)), 1);
-  int on_host = 0;
-  const auto none = order->device_of(&on_host);
-  EXPECT_EQ(none.status().code(), ErrorCode::kInvalidArgument);
-  EXPECT_NE(none.status().message().find("is no GPU's"), std::string::npos);
-}
-
-TEST_F(CudaStreamOrder, a_thread_needs_no_context_to_ask_whose_memory_it_is) {
-  const Driver opened = driver();
   const auto order = make_stream_order();
   int on_host = 0;
   {
-    const Writer second(opened, 1);
-    std::thread([&] {
-      EXPECT_EQ(value_of(order->device_of(second.data())), 1);
+    const Framework first(0);
+    const Framework second(1);
+    const Tensor tensors[] = {Tensor(first, {1.0F}), Tensor(second, {1.0F, 2.0F})};
+    std::thread([&] {  // It has no context.
+      EXPECT_EQ(value(order->device_of(tensors[0].data())), 0);
+      EXPECT_EQ(value(order->device_of(static_cast<float*>(tensors[1].data()) + 1)), 1);
       EXPECT_EQ(order->device_of(&on_host).status().code(), ErrorCode::kInvalidArgument);
-    }).join();
+    })
+        .join();
   }
   // Nobody uses a GPU, and none is taken into use for the question.
   const int before = fake::live();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -72,8 +73,7 @@ class Tensor {
       : framework_(framework),
         count_(numbers.size()),
         staged_(value(allocate_pinned_memory(framework.driver(), bytes()))),
-        memory_(
-            value(allocate_device_memory(framework.driver(), std::max<std::size_t>(bytes(), 1)))) {
+        memory_(allocate(framework, std::max<std::size_t>(bytes(), 1))) {
     write(numbers);
     framework.wait();
   }
@@ -111,8 +111,20 @@ class Tensor {
     }
     return operation;
   }
+  /// An operation on this tensor, as operation_on() makes it.
+  Operation in(OpType op, std::string name, ReduceOp reduce_op = ReduceOp::kSum) const {
+    Numbers unread(count_);
+    Operation operation = put(lightcc::testing::operation_on(op, std::move(name), unread));
+    operation.request.signature.reduce_op = reduce_op;
+    return operation;
+  }
 
  private:
+  static DeviceMemory allocate(const Framework& framework, std::size_t bytes) {
+    const CurrentContext current(framework.context());  // The thread may have a later framework's.
+    return value(allocate_device_memory(framework.driver(), bytes));
+  }
+
   const Framework& framework_;
   std::size_t count_;
   HostMemory staged_;
@@ -127,6 +139,10 @@ inline Numbers numbers_in(OutputBuffer& output, const Tensor* reader) {
   }
   const auto* const first = reinterpret_cast<const float*>(output.data());
   return {first, first + count};
+}
+
+inline void wait_for_all(World& world) {
+  EXPECT_TRUE(lightcc::testing::run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
 }
 
 /// Runs ranks with CUDA memory; afterwards nothing of the driver's is left.
