@@ -206,12 +206,24 @@ cuda-mutants: .venv/.ready
 kernels:
 	tools/check_cuda_kernels.sh --write
 
-# Not run_python_tests.sh: a table of all that was run is the end of it. TEST_GPU_ARGS='--steps kernels'
-# runs less.
-.PHONY: test-gpu
-test-gpu: .venv/.installed
+# What goes to a machine with a GPU: the wheel, unpacked, and the cases of kernels. PYTHONS: that machine's
+# Python.
+.PHONY: gpu-kit
+gpu-kit: wheel .venv/.ready
+	rm -rf build/gpu
+	mkdir -p build/gpu
+	$(PYTHON) -m zipfile -e "$$(ls -t dist/lightcc-*.whl | head -n 1)" build/gpu/site
+	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests
-	cd $(ELSEWHERE) && $(BIN)/python ../../tools/test_gpu.py $(TEST_GPU_ARGS)
+	strip -o build/gpu/cuda_kernel_tests build/dev/tests/cpp/cuda_kernel_tests
+
+# With what gpu-kit has made, PYTHON is the machine's, and nothing is installed. Not run_python_tests.sh: a
+# table of all that was run is the end of it. TEST_GPU_ARGS='--steps kernels' runs less.
+GPU_KIT := $(wildcard build/gpu/site)
+.PHONY: test-gpu
+test-gpu: $(if $(GPU_KIT),,.venv/.installed)
+	$(if $(GPU_KIT),,PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests)
+	$(if $(GPU_KIT),$(PYTHON),$(BIN)/python) tools/test_gpu.py $(TEST_GPU_ARGS)
 
 # From a newer Debian than this machine's, into build/pythons.
 .PHONY: new-python

@@ -1,15 +1,19 @@
-"""Runs all that only a GPU can show, and ends with a table: `make test-gpu`.
+"""Runs what only a GPU can show, within minutes and without a network: `make test-gpu`.
 
-Usage: test_gpu.py [--steps NAME,...] [--minutes 20] [--few-cases]
+Usage: test_gpu.py [--minutes 8] [--steps NAME,...] [--gpus 1] [--rehearse]
 
-The steps are those of steps(), in this order: what says most in little time comes first. Each has a
-limit, and what steps before it have left of theirs; all together have --minutes. A step that takes
-longer is ended, and has failed. Tests that were over by then are counted, and the one that ran is
-named. A step in which everything was skipped has not passed, and the table says so. The
-reasons of skips stand above the table, counted.
+`make gpu-kit` has prepared build/gpu: lightcc for this Python, and the cases of kernels as a
+program. Without that, lightcc is the one that this Python has, and the program that of build/dev.
+The machine needs torch, pytest and, for its arrays, CuPy.
 
-The exit status is 1 where something failed, and where there is a GPU on which nothing passed. It is
-0 where there is no GPU: the last line says why.
+Each step of make_steps() is programs with one limit, which is its own. It shrinks where all limits
+are more than --minutes, and no step takes what another has left. A log and a record of tests go to
+build/gpu/results as the step runs. Tests that were over at the limit count, and the one that ran is
+named. A line "STEP name code seconds" comes at once, and a table last. A step in which everything
+was skipped has not passed. Only the first step, which finds the GPU, may end the run.
+
+--rehearse: the same on the fakes of CUDA and NCCL, without a GPU. --gpus 2: what one cannot show.
+The exit status is 1 where something failed, and 0 where there is no GPU: the last line says so.
 """
 
 from __future__ import annotations
@@ -21,30 +25,27 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-
-from lightcc import _core
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = ROOT / "build" / "elsewhere"
-REPORTS = ROOT / "build" / "reports"
+KIT = ROOT / "build" / "gpu"
+RESULTS = KIT / "results"
+SITE = KIT / "site"
 PYTHON_TESTS = ROOT / "tests" / "python"
-KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
 COLLECTIVES = ROOT / "measure" / "torch_collectives.py"
-FIGURES = ("--gtest_also_run_disabled_tests", "--gtest_filter=Figures.*")
 FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
-# The `--error-exitcode`, with which no test program ends.
-SANITIZER_CODE = 99
-LEAST_S = 5.0
-PYTEST = [
-    *(sys.executable, "-m", "pytest", "-m", "gpu", "-n0", "-v"),
-    *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
-]
+CPP_TESTS = ROOT / "build" / "dev" / "tests" / "cpp"
+FAKES = CPP_TESTS / "lightcc_cuda"
+#: The codes of a program that came to its limit, and of compute-sanitizer where it found something.
+TIMED_OUT, SANITIZED = 124, 99
+#: One GPU as the rehearsal has it. Ranks that take all its memory are done soon.
+FAKE = {"LIGHTCC_FAKE_CUDA": "devices=1,memory_mb=256", "LIGHTCC_TEST_FIGURES": "64000"}
 
 
 @dataclass
@@ -54,118 +55,61 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    problem: str = ""
+    problems: list[str] = field(default_factory=list)
+    code: int = 0
+    seconds: float = 0.0
 
     def word(self) -> str:
         """Returns "passed" only where something has passed."""
-        if self.failed or self.problem:
+        if self.failed or self.problems:
             return "FAILED"
         return "passed" if self.passed else "skipped"
 
 
 @dataclass(frozen=True)
-class Step:
-    """A row of the table. `run` is given the seconds that it may take."""
+class Program:
+    """A program of a step. What it shows: tests that it records, its exit code, or nothing."""
 
-    name: str
-    title: str
-    limit_s: float
-    run: Callable[[float], Outcome]
-    needs_gpu: bool = True
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    shows: Literal["tests", "code", "nothing"] = "tests"
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says of steps."""
+class Step:
+    """Programs that run one after another. `beside`: steps that follow do not wait for it."""
 
-    few_cases: bool = False
+    name: str
+    limit_s: float
+    programs: tuple[Program, ...]
+    beside: bool = False
+    why_skipped: str = ""
 
 
-def skip(reason: str) -> Outcome:
-    """Returns that a step has not run."""
-    return Outcome(skipped=Counter([reason]))
+def pytest(*tests: str, **environment: str) -> Program:
+    """Returns a run of tests marked `gpu`, by their names within the folder of these.
 
-
-def run_program(argv: Sequence[str], limit_s: float, **environment: str) -> str | int:
-    """Runs a program, which writes to this one's output.
-
-    Returns:
-        Its exit code, or why there is none. When its time is over, its children end as well.
+    The options of pyproject.toml are for plugins that the machine need not have.
     """
-    said = [f"{name}={value}" for name, value in environment.items()]
-    sys.stdout.write(f"$ {' '.join([*said, *argv])}\n")
-    sys.stdout.flush()
-    ELSEWHERE.mkdir(parents=True, exist_ok=True)
-    try:
-        process = subprocess.Popen(
-            argv,
-            cwd=ELSEWHERE,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return f"{argv[0]} cannot be started: {error.strerror}"
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return f"ended after its limit of {limit_s:.0f} s"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    options = ("-m", "gpu", "-v", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly")
+    ini = (
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(ROOT),
+        "-W",
+        "ignore::pytest.PytestUnknownMarkWarning",
+    )
+    paths = (str(PYTHON_TESTS / "gpu" / test) for test in tests)
+    return Program((sys.executable, "-m", "pytest", *options, *ini, *paths), environment)
 
 
-def read_record(path: Path, ended: str | int) -> Outcome:
-    """Returns what became of the tests of a run that ended so (tests/python/records.py)."""
-    outcome = Outcome(problem=ended if isinstance(ended, str) else "")
-    results: dict[str, tuple[str, str]] = {}
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    for text in lines:
-        if not text.endswith("\n"):
-            break  # Cut off.
-        line = json.loads(text)
-        if results.get(line["test"], ("", ""))[0] != "failed":
-            results[line["test"]] = line["result"], line.get("reason", "")
-    counts = Counter(result for result, _ in results.values())
-    outcome.passed, outcome.failed = counts["passed"], counts["failed"]
-    outcome.skipped = Counter(reason for result, reason in results.values() if result == "skipped")
-    if not outcome.problem and ended != 0 and (counts["begun"] or not outcome.failed):
-        outcome.problem = f"exit code {ended}"
-    if not outcome.problem and not results:
-        outcome.problem = "no test ran"
-    for test, (result, _) in results.items():
-        if result == "begun":
-            outcome.problem += f", during {test}"
-    return outcome
-
-
-def make_room(name: str) -> Path:
-    """Returns where a run's record goes, and has none there."""
-    REPORTS.mkdir(parents=True, exist_ok=True)
-    path = REPORTS / f"{name}.jsonl"
-    path.unlink(missing_ok=True)
-    return path
-
-
-def run_pytest(name: str, limit_s: float, files: Sequence[str], **environment: str) -> Outcome:
-    """Runs tests marked `gpu`."""
-    record = make_room(name)
-    argv = [*PYTEST, "--record", str(record), *(str(PYTHON_TESTS / file) for file in files)]
-    return read_record(record, run_program(argv, limit_s, **environment))
-
-
-def run_kernel_cases(name: str, limit_s: float, *flags: str, before: Sequence[str] = ()) -> Outcome:
-    """Runs the cases of kernels on the first GPU; `before`: a program that runs the program."""
-    if not KERNEL_TESTS.exists():
-        return Outcome(problem=f"{KERNEL_TESTS.relative_to(ROOT)} is not built")
-    record = make_room(name)
-    argv = [*before, str(KERNEL_TESTS), *flags, "--gtest_brief=1"]
-    environment = {"LIGHTCC_TEST_GPU": "0:all", "LIGHTCC_TEST_RECORD": str(record)}
-    ended = run_program(argv, limit_s, **environment)
-    if ended == SANITIZER_CODE:
-        ended = "compute-sanitizer has found something"
-    return read_record(record, ended)
+def kernels(*flags: str, before: Sequence[str] = (), gpu: str = "0:all") -> Program:
+    """Returns a run of the cases of kernels; `before`: a program that runs the program."""
+    name = "cuda_kernel_tests"
+    program = KIT / name if (KIT / name).exists() else CPP_TESTS / name
+    argv = (*before, str(program), "--gtest_brief=1", *flags)
+    return Program(argv, {"LIGHTCC_TEST_GPU": gpu} if gpu else {})
 
 
 def find_sanitizer() -> str | None:
@@ -174,170 +118,205 @@ def find_sanitizer() -> str | None:
     folders = [Path(toolkit) / "bin" for toolkit in [*toolkits, "/usr/local/cuda"]]
     wheels = [Path(path) / "nvidia" for path in sys.path if path]
     folders += [folder for wheel in wheels for folder in sorted(wheel.glob("cu*/bin"))]
-    return shutil.which("compute-sanitizer") or next(
-        (
-            str(folder / "compute-sanitizer")
-            for folder in folders
-            if os.access(folder / "compute-sanitizer", os.X_OK)
-        ),
-        None,
-    )
+    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    return shutil.which("compute-sanitizer", path=path)
 
 
-def run_sanitizer(tool: str, limit_s: float) -> Outcome:
-    """Runs few cases of kernels, which launch all of them, under a tool of compute-sanitizer."""
-    program = find_sanitizer()
-    if program is None:
-        return skip(
-            "compute-sanitizer is neither on PATH nor in CUDA_HOME/bin, nor is NVIDIA's wheel "
-            "nvidia-cuda-sanitizer-api installed"
-        )
-    before = [program, "--tool", tool, "--error-exitcode", str(SANITIZER_CODE)]
-    before += ["--print-limit", "20"]
-    if tool == "memcheck":
-        # The library asks module after module for a function, so calls do fail.
-        before += ["--padding", "64", "--report-api-errors", "no"]
-    return run_kernel_cases(f"gpu-{tool}", limit_s, f"--gtest_flagfile={FEW_CASES}", before=before)
+def sanitize(tool: str, *options: str) -> Program:
+    """Returns few cases of kernels, which launch all of them, under a tool of the sanitizer."""
+    before = [find_sanitizer() or "", "--tool", tool, "--error-exitcode", str(SANITIZED), *options]
+    return kernels(f"--gtest_flagfile={FEW_CASES}", before=[*before, "--print-limit", "20"])
 
 
-def run_bench(limit_s: float, *arguments: str) -> Outcome:
-    """Runs a program that measures and checks its results."""
-    ended = run_program(arguments, limit_s)
-    if ended == 0:
-        return Outcome(passed=1)
-    return Outcome(failed=1, problem=ended if isinstance(ended, str) else f"exit code {ended}")
+def make_steps(gpus: int = 1, rehearses: bool = False) -> list[Step]:
+    """Returns all steps, in their order: what says most in little time comes first.
 
-
-def bench_collectives(limit_s: float) -> Outcome:
-    """Measures collectives of torch.distributed beside NCCL's, on a rank for each GPU."""
-    ranks = len(_core.find_gpus()["gpus"])
-    arguments = ("--device", "cuda", "--ranks", str(ranks), "--steps", "resnet50")
-    return run_bench(limit_s, sys.executable, str(COLLECTIVES), *arguments)
-
-
-def steps(options: Options) -> list[Step]:
-    """Returns all steps, in their order. Their limits are 20 minutes in all."""
-    few = [f"--gtest_flagfile={FEW_CASES}"] if options.few_cases else []
-    failures = ["gpu/test_gpu_operations.py", "gpu/test_failures_on_gpus.py"]
-    blocking = {"CUDA_LAUNCH_BLOCKING": "1"}
+    Their limits are eight minutes in all, without that of what runs beside others.
+    """
+    smi = (Program(("nvidia-smi", "-q"), shows="nothing"),) if shutil.which("nvidia-smi") else ()
+    doctor = Program((sys.executable, "-m", "lightcc.doctor"), shows="nothing")
+    loads = "test_gpus.py::test_all_kernels_load_and_one_packs_tensors"
+    cold = {"CUDA_CACHE_PATH": str(RESULTS / "cache")}  # So the driver compiles what it is given.
+    machine = (*smi, doctor, pytest("test_gpus.py"), pytest(loads, CUDA_FORCE_PTX_JIT="1", **cold))
+    # Calls of the driver do fail: the library asks module after module for a function.
+    memcheck = sanitize("memcheck", "--padding", "64", "--report-api-errors", "no")
+    figures = kernels("--gtest_also_run_disabled_tests", "--gtest_filter=Figures.*", gpu="")
+    nccl = "test_nccl_on_gpus.py::test_"
+    shared = f"{nccl}two_ranks_of_one_gpu_are_staged"
+    killed = f"{nccl}a_killed_rank_is_named_and_nobody_hangs"
+    collectives = (str(COLLECTIVES), "--device", "cuda", "--ranks", str(gpus))
+    timed = Program((sys.executable, *collectives, "--steps", "resnet50"), shows="code")
+    trainings = ("test_gpu_training.py", "test_timeline_on_gpus.py", "test_gpu_examples.py")
+    fakes = "the fakes have none" if rehearses else ""
+    absent = "" if find_sanitizer() else "there is no compute-sanitizer"
     return [
-        Step(
-            "tests", "tests marked gpu", 540, lambda s: run_pytest("pytest-gpu", s, ["gpu"]), False
-        ),
-        Step("kernels", "cases of kernels", 90, lambda s: run_kernel_cases("gpu", s, *few)),
-        *(
-            Step(tool, f"kernels under {tool}", 60, partial(run_sanitizer, tool))
-            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
-        ),
-        Step(
-            "figures",
-            "figures of kernels",
-            60,
-            lambda s: run_bench(s, str(KERNEL_TESTS), *FIGURES),
-        ),
-        Step("bench", "torch's collectives beside NCCL's", 60, bench_collectives),
-        Step(
-            "blocking",
-            "failures, CUDA_LAUNCH_BLOCKING=1",
-            150,
-            lambda s: run_pytest("pytest-gpu-blocking", s, failures, **blocking),
-        ),
+        Step("machine", 25, machine),
+        Step("kernels", 60, (kernels(f"--gtest_flagfile={FEW_CASES}"), kernels())),
+        Step("sanitizer", 90, (memcheck, sanitize("racecheck")), True, fakes or absent),
+        Step("staged", 35, (pytest("test_gpu_operations.py", shared),)),
+        Step("nccl-1", 20, (pytest(f"{nccl}every_collective_goes_by_nccl[1]"),)),
+        Step("nccl-2", 60, (pytest(f"{nccl}every_collective_goes_by_nccl[2]"),)),
+        Step("nccl-4", 70, (pytest(f"{nccl}two_levels_have_nccl_within_hosts", killed),)),
+        Step("figures", 60, (Program(figures.argv, cold),)),
+        Step("collectives", 30, (timed,), why_skipped=fakes),
+        Step("training", 100, (pytest(*trainings),)),
+        Step("failures", 20, (pytest("test_failures_on_gpus.py"),)),
     ]
 
 
-def why_no_gpu() -> str:
-    """Returns why no kernel of lightcc can run here, or nothing."""
+#: What several GPUs show that one does not.
+STEPS_OF_SEVERAL = ("machine", "nccl-2", "nccl-4", "collectives", "training")
+
+
+def make_environment(rehearses: bool) -> dict[str, str]:
+    """Returns the variables of all programs."""
+    path = [str(SITE)] if SITE.exists() else []
+    path.append(str(PYTHON_TESTS))
+    found: dict[str, str] = {}
+    if rehearses:
+        path = [str(PYTHON_TESTS / "cuda_site"), str(PYTHON_TESTS / "cupy_site"), *path]
+        found = {"LD_LIBRARY_PATH": str(FAKES), **FAKE}
+    return {**os.environ, **found, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def run_program(
+    program: Program, environment: dict[str, str], limit_s: float, log: Path
+) -> tuple[int, str]:
+    """Runs a program, whose output is added to `log`; its children end when its time is over.
+
+    Returns:
+        Its exit code, and why it has none of its own, or nothing.
+    """
+    said = [f"{name}={value}" for name, value in program.environment.items()]
+    with log.open("a") as output:
+        output.write(f"$ {' '.join([*said, *program.argv])}\n")
+        output.flush()
+        try:
+            process = subprocess.Popen(
+                program.argv,
+                cwd=RESULTS,  # The sources lie elsewhere, so lightcc is the one that is built.
+                env=environment | program.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return 127, f"{program.argv[0]} cannot be started: {error.strerror}"
     try:
-        found = _core.find_gpus()["gpus"]
-    except NotImplementedError as error:
-        return str(error)
-    if all(gpu["objection"] for gpu in found):
-        return f"no GPU of use: {found[0]['objection']}"
-    return ""
+        code = process.wait(max(limit_s, 0.0))
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT, "ended at the limit"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return code, "compute-sanitizer has found something" if code == SANITIZED else ""
 
 
-def table(rows: Sequence[tuple[str, Outcome, float]]) -> str:
-    """Returns the table of steps: what, how it went, how many tests, and its time in seconds."""
-    cells = [("step", "result", "passed", "failed", "skipped", "time")]
-    cells += [
-        (
-            title,
-            outcome.word(),
-            str(outcome.passed),
-            str(outcome.failed),
-            str(outcome.skipped.total()),
-            f"{seconds:.0f} s",
-        )
-        for title, outcome, seconds in rows
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return "".join(
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for row in cells
-    )
+def read_record(path: Path) -> tuple[Outcome, list[str]]:
+    """Returns what became of tests (tests/python/records.py), and those that were not over."""
+    outcome = Outcome()
+    results: dict[str, tuple[str, str]] = {}
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for line in (json.loads(text) for text in lines if text.endswith("\n")):  # Not what is cut off.
+        if results.get(line["test"], ("", ""))[0] != "failed":
+            results[line["test"]] = line["result"], line.get("reason", "")
+    counts = Counter(result for result, _ in results.values())
+    outcome.passed, outcome.failed = counts["passed"], counts["failed"]
+    outcome.skipped = Counter(reason for result, reason in results.values() if result == "skipped")
+    return outcome, [test for test, (result, _) in results.items() if result == "begun"]
 
 
-def reasons(rows: Sequence[tuple[str, Outcome, float]]) -> str:
-    """Returns why steps failed and tests were skipped, one line each."""
+def run_step(step: Step, limit_s: float, environment: dict[str, str]) -> Outcome:
+    """Runs a step within its limit, and says what became of it."""
+    begin, total = time.monotonic(), Outcome()
+    total.skipped.update([step.why_skipped] if step.why_skipped else [])
+    for number, program in enumerate(() if step.why_skipped else step.programs):
+        record = RESULTS / f"{step.name}-{number}.jsonl"
+        variables = environment | {"LIGHTCC_TEST_RECORD": str(record)}
+        left = begin + limit_s - time.monotonic()
+        code, why = run_program(program, variables, left, RESULTS / f"{step.name}.log")
+        if program.shows == "nothing":
+            continue
+        outcome, begun = read_record(record)
+        if code != 0 and (why or begun or not outcome.failed):
+            why = why or f"exit code {code} of {Path(program.argv[0]).name}"
+            total.problems.append(", during ".join([why, *begun]))
+        elif program.shows == "tests" and outcome == Outcome():
+            total.problems.append("no test ran")
+        total.passed += outcome.passed + (program.shows == "code" and code == 0)
+        total.failed += outcome.failed
+        total.skipped += outcome.skipped
+        total.code = total.code or code
+    total.seconds = time.monotonic() - begin
+    sys.stdout.write(f"STEP {step.name} {total.code} {total.seconds:.0f}\n")
+    sys.stdout.flush()
+    return total
+
+
+def table(rows: dict[str, Outcome]) -> str:
+    """Returns why steps failed and tests were skipped, and the table of steps."""
     lines = []
-    for title, outcome, _ in rows:
-        if outcome.problem:
-            lines.append(f"FAILED   {title}: {outcome.problem}\n")
-        lines += [f"skipped  {title}: {n} x {why}\n" for why, n in outcome.skipped.most_common()]
-    return "".join(lines)
+    for name, outcome in rows.items():
+        lines += [f"FAILED   {name}: {problem}" for problem in outcome.problems]
+        lines += [f"skipped  {name}: {n} x {why}" for why, n in outcome.skipped.most_common()]
+    form = "{:<12} {:<7} {:>6} {:>6} {:>7} {:>7}"
+    lines += ["", form.format("step", "result", "passed", "failed", "skipped", "seconds")]
+    for name, found in rows.items():
+        counts = (found.passed, found.failed, found.skipped.total(), f"{found.seconds:.0f}")
+        lines.append(form.format(name, found.word(), *counts))
+    return "\n".join(lines) + "\n"
 
 
-def run_steps(chosen: Sequence[Step], no_gpu: str, seconds: float) -> int:
+def run_steps(steps: Sequence[Step], seconds: float, environment: dict[str, str]) -> int:
     """Runs steps and prints the table; returns the exit status."""
-    begin = time.monotonic()
-    planned_s = 0.0
-    rows: list[tuple[str, Outcome, float]] = []
-    for step in chosen:
-        now = time.monotonic()
-        planned_s = min(planned_s + step.limit_s, seconds)
-        limit_s = begin + planned_s - now
-        sys.stdout.write(f"\n=== {step.title}\n")
-        if no_gpu and step.needs_gpu:
-            outcome = skip("there is no GPU")
-        elif limit_s < LEAST_S:
-            outcome = Outcome(problem="no time was left for it")
-        else:
-            outcome = step.run(limit_s)
-        rows.append((step.title, outcome, time.monotonic() - now))
-    everything = Outcome(
-        passed=sum(outcome.passed for _, outcome, _ in rows),
-        failed=sum(outcome.failed for _, outcome, _ in rows),
-        skipped=sum((outcome.skipped for _, outcome, _ in rows), Counter()),
-        problem="; ".join(filter(None, (outcome.problem for _, outcome, _ in rows))),
-    )
-    sys.stdout.write(f"\n{reasons(rows)}\n")
-    sys.stdout.write(table([*rows, ("all", everything, time.monotonic() - begin)]))
-    if no_gpu:
-        sys.stdout.write(f"{no_gpu}. So nothing was shown on hardware.\n")
-    failed = everything.word() == "FAILED" or (not no_gpu and not everything.passed)
-    return int(failed)
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    RESULTS.mkdir(parents=True)
+    limits_s = sum(step.limit_s for step in steps if not step.beside)
+    scale = min(1.0, seconds / max(limits_s, *(step.limit_s for step in steps)))
+    rows: dict[str, Outcome] = {}
+    threads: list[threading.Thread] = []
+
+    def run(step: Step) -> None:
+        rows[step.name] = run_step(step, step.limit_s * scale, environment)
+
+    last = ""
+    for step in steps:
+        rows[step.name] = Outcome()
+        if step.beside:
+            threads.append(threading.Thread(target=run, args=(step,)))
+            threads[-1].start()
+            continue
+        if step.name == "figures":  # Nothing runs beside what is measured.
+            for thread in threads:
+                thread.join()
+        run(step)
+        if step.name == "machine" and rows[step.name].word() != "passed":
+            last = f"no GPU of use: see {RESULTS / 'machine.log'}. Nothing was shown on hardware.\n"
+            break
+    for thread in threads:
+        thread.join()
+    sys.stdout.write(f"\n{table(rows)}{last}")
+    words = {outcome.word() for outcome in rows.values()}
+    return int("FAILED" in words or (not last and "passed" not in words))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the command line, prints what is there, and runs the steps."""
+    """Reads the command line and runs the steps."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    names = [step.name for step in steps(Options())]
-    parser.add_argument("--steps", default=",".join(names), metavar="NAME,...", help="which")
-    parser.add_argument("--minutes", type=float, default=20.0, help="for all steps (20)")
-    parser.add_argument(
-        "--few-cases", action="store_true", help="of kernels: no more than launch each of them"
-    )
-    arguments = parser.parse_args(argv)
-    wanted = arguments.steps.split(",")
+    parser.add_argument("--steps", metavar="NAME,...", help="which (all)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all steps (8)")
+    parser.add_argument("--gpus", type=int, default=1, help="more: what one GPU cannot show (1)")
+    parser.add_argument("--rehearse", action="store_true", help="on the fakes of CUDA and NCCL")
+    args = parser.parse_args(argv)
+    steps = make_steps(args.gpus, args.rehearse)
+    names = [step.name for step in steps]
+    wanted = args.steps.split(",") if args.steps else STEPS_OF_SEVERAL if args.gpus > 1 else names
     if unknown := [name for name in wanted if name not in names]:
         parser.error(f"--steps: {unknown[0]!r} is none of {', '.join(names)}")
-    run_program([sys.executable, "-m", "lightcc.doctor"], 120)
-    chosen = [step for step in steps(Options(arguments.few_cases)) if step.name in wanted]
-    return run_steps(chosen, why_no_gpu(), arguments.minutes * 60)
+    chosen = [step for step in steps if step.name in wanted]
+    return run_steps(chosen, args.minutes * 60, make_environment(args.rehearse))
 
 
 if __name__ == "__main__":

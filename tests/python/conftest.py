@@ -56,19 +56,9 @@ if "torch" not in _DISTRIBUTIONS:
 collect_ignore += [] if "IMAGE_HOME" in os.environ else ["deploy/test_pods.py"]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--record",
-        metavar="FILE",
-        type=Path,
-        help="append what becomes of each test as it is over (records.py); one process alone",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    record: Path | None = config.getoption("--record")
-    if record is not None:
-        config.pluginmanager.register(Recorder(record))
+    if record := os.environ.get("LIGHTCC_TEST_RECORD"):
+        config.pluginmanager.register(Recorder(Path(record)))
     config.stash[_SUITES] = Choice(
         changed_files(config.rootpath), int(os.environ.get("CHECK_SEED", "0"))
     )

@@ -127,7 +127,9 @@ def _run_operators_on_the_host(torch: Any) -> None:
 
     def host(value: Any) -> Any:
         on_cuda = isinstance(value, torch.Tensor) and value.is_cuda
-        if on_cuda and "LIGHT_NCCL_LIBRARY" in os.environ:  # Results of NCCL come later.
+        if (
+            on_cuda and os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+        ):  # Results of NCCL come later.
             wait_for_stream()
         return _with_device(torch, value, _CPU) if on_cuda else value
 

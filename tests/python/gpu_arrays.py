@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from arrays import BFLOAT16
 
 if TYPE_CHECKING:
     from arrays import Array
@@ -172,9 +173,7 @@ def on_host(result: Any) -> Any:
     if isinstance(result, GpuArray):
         dtype, address = result.dtype, result.address
     else:
-        import ml_dtypes
-
-        dtype = np.dtype(ml_dtypes.bfloat16 if result.dtype == "bfloat16" else result.dtype)
+        dtype = BFLOAT16 if result.dtype == "bfloat16" else np.dtype(result.dtype)
         capsule = result.__dlpack__()
         # A DLManagedTensor begins with the address.
         tensor = ctypes.cast(

@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from arrays import BFLOAT16, check_same, pattern
+from arrays import BFLOAT16, FLOATS, check_same, pattern
 from gpu_arrays import GpuArray, on_host, use_gpu
 
 import lightcc as hvd
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: That NCCL reduces. It has neither of the others, which go by way of the host.
 INTEGERS = [np.dtype(name) for name in ("uint8", "int8", "int32", "int64")]
 NOT_OF_NCCL = [np.dtype(name) for name in ("uint16", "int16", "bool")]
-FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
 ROWS = 600
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
