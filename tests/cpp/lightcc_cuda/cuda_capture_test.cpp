@@ -21,16 +21,7 @@
 namespace lightcc::cuda::cuda_capture_test {
 namespace {
 
-using lightcc::testing::for_every_operation;
-using lightcc::testing::Numbers;
-using lightcc::testing::numbers_of;
-using lightcc::testing::on_one_host;
-using lightcc::testing::run_one;
-using testing::Framework;
-using testing::run_gpu_job;
-using testing::run_nccl_job;
-using testing::Tensor;
-using testing::value;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
 class CudaCaptureTest : public ::testing::Test {
  protected:

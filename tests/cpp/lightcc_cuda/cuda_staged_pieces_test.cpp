@@ -25,8 +25,7 @@
 namespace lightcc::cuda::cuda_staged_pieces_test {
 namespace {
 
-using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
-using namespace testing;           // NOLINT(google-build-using-namespace)
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
 /// A piece has a page, as pinned memory comes in pages.
 constexpr std::size_t kPieceBytes = 4096;

@@ -25,8 +25,7 @@
 namespace lightcc::cuda::cuda_staging_test {
 namespace {
 
-using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
-using namespace testing;           // NOLINT(google-build-using-namespace)
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
 JobOptions two_hosts() {
   JobOptions options = on_hosts({0, 0, 1, 1});

@@ -19,34 +19,19 @@
 namespace lightcc::cuda::cuda_start_test {
 namespace {
 
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
-using lightcc::testing::numbers_of;
-using lightcc::testing::on_one_host;
-using lightcc::testing::operation_on;
-using lightcc::testing::run_one;
-using testing::Framework;
-using testing::run_gpu_job;
-using testing::run_nccl_job;
-using testing::Tensor;
-using testing::wait_for_all;
-namespace topk_jobs = testing::topk_jobs;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
-void reduce(World& world, const Tensor& tensor, Numbers& data, ReduceOp op) {
-  Operation operation = operation_on(OpType::kAllreduce, "t", data);
-  operation.request.signature.reduce_op = op;
-  const auto ended = run_one(world, tensor.put(std::move(operation)));
-  ASSERT_TRUE(ended.ok()) << ended.status().message();
+void reduce(World& world, const Tensor& tensor, ReduceOp op) {
+  (void)value(run_one(world, tensor.in(OpType::kAllreduce, "t", op)));
 }
 
 TEST(CudaStart, all_streams_have_the_highest_priority) {
   fake::set_nccl("");
   run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    reduce(world, tensor, data, ReduceOp::kSum);     // By NCCL.
-    reduce(world, tensor, data, ReduceOp::kAdasum);  // By way of the host.
+    const Tensor tensor(framework, numbers_of(rank));
+    reduce(world, tensor, ReduceOp::kSum);     // By NCCL.
+    reduce(world, tensor, ReduceOp::kAdasum);  // By way of the host.
     const std::map<int, int> streams = fake::streams_by_priority();
     ASSERT_EQ(streams.size(), 1U);
     EXPECT_EQ(streams.begin()->first, -5);
@@ -57,15 +42,14 @@ TEST(CudaStart, all_streams_have_the_highest_priority) {
 /// Reduces a dense tensor, and then compresses one on the GPU, which loads nothing more.
 void compress_after_a_dense_tensor(World& world, int rank) {
   const Framework framework;
-  Numbers data = numbers_of(rank);
-  const Tensor tensor(framework, data);
-  reduce(world, tensor, data, ReduceOp::kSum);
+  const Tensor tensor(framework, numbers_of(rank));
+  reduce(world, tensor, ReduceOp::kSum);
   wait_for_all(world);
   const int before = fake::modules_loaded();
   EXPECT_GT(before, 0);
   wait_for_all(world);
   (void)topk_jobs::reduce(world, framework, numbers_of(rank, 4001), CompressionSpec{});
-  reduce(world, tensor, data, ReduceOp::kAdasum);
+  reduce(world, tensor, ReduceOp::kAdasum);
   wait_for_all(world);
   EXPECT_EQ(fake::modules_loaded(), before);
   EXPECT_EQ(world.stats().compression.on_device, 1U);

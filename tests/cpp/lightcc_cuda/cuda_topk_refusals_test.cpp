@@ -23,18 +23,9 @@
 namespace lightcc::cuda::cuda_topk_refusals_test {
 namespace {
 
-using lightcc::testing::Buffer;
-using lightcc::testing::normal_values;
-using lightcc::testing::tensor_of;
-using testing::compress;
-using testing::finish;
-using testing::Framework;
-using testing::merge;
-using testing::OnGpu;
-using testing::saved;
-using testing::value;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
-class CudaTopkRefusals : public testing::TopkKernelsTest {};
+class CudaTopkRefusals : public TopkKernelsTest {};
 
 TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {

@@ -25,8 +25,7 @@
 
 namespace lightcc::cuda::testing {
 
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 template <typename T>
 T value(Result<T> result) {
@@ -114,7 +113,7 @@ class Tensor {
   /// An operation on this tensor, as operation_on() makes it.
   Operation in(OpType op, std::string name, ReduceOp reduce_op = ReduceOp::kSum) const {
     Numbers unread(count_);
-    Operation operation = put(lightcc::testing::operation_on(op, std::move(name), unread));
+    Operation operation = put(operation_on(op, std::move(name), unread));
     operation.request.signature.reduce_op = reduce_op;
     return operation;
   }
@@ -142,13 +141,13 @@ inline Numbers numbers_in(OutputBuffer& output, const Tensor* reader) {
 }
 
 inline void wait_for_all(World& world) {
-  EXPECT_TRUE(lightcc::testing::run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
+  EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
 }
 
 /// Runs ranks with CUDA memory; afterwards nothing of the driver's is left.
 inline void run_gpu_job(JobOptions options, const std::function<void(World&, int)>& body) {
   options.staging = [](int) { return make_staging(); };
-  lightcc::testing::run_job(options, body);
+  run_job(options, body);
   fake::set("");
   EXPECT_EQ(fake::live(), 0);
 }

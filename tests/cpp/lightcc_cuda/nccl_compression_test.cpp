@@ -13,7 +13,6 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
-#include "lightcc_cuda/compressed_training.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"

@@ -2,8 +2,11 @@
 // whatever carries their lists.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,29 +16,107 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
-#include "lightcc_cuda/compressed_training.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 
-namespace lightcc::cuda::testing::topk_jobs {
+namespace lightcc::cuda::testing {
 
-constexpr int kRanks = 3;
+struct CompressedTraining {
+  /// What tensors have. Elements of the first one differ from step to step.
+  std::vector<std::size_t> elements;
+  int infinite_rank = 0;  ///< Its input of step kSkippedStep has an infinity.
+  std::uint32_t process_set = 0;
+
+  static constexpr int kSteps = 6;
+  static constexpr int kSkippedStep = 4;
+};
+
+/// Reduces all tensors in one bucket in each step; with a framework on its GPU, but for every third
+/// step. Returns the results of all steps, in which NaNs become numbers that can be compared.
+inline std::vector<Numbers> train(World& world,
+                                  int rank,
+                                  const Framework* framework,
+                                  const CompressionSpec& spec,
+                                  const CompressedTraining& training) {
+  std::vector<Numbers> results;
+  for (int step = 0; step < CompressedTraining::kSteps; ++step) {
+    std::vector<Numbers> data;
+    for (const std::size_t count : training.elements) {
+      data.push_back(numbers_of(data.empty() ? rank + step : rank, count));
+    }
+    if (step == CompressedTraining::kSkippedStep && rank == training.infinite_rank) {
+      data.front().back() = std::numeric_limits<float>::infinity();
+    }
+    std::vector<Operation> operations;
+    std::vector<Tensor> tensors;
+    tensors.reserve(data.size());
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
+      operation.request.signature.compression = spec;
+      operation.request.signature.process_set = training.process_set;
+      if (framework != nullptr && step % 3 != 0) {
+        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
+      }
+      operations.push_back(std::move(operation));
+    }
+    const auto ended = run_together(world, std::move(operations));
+    EXPECT_TRUE(ended.ok()) << ended.status().message();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
+      for (float& number : result) {
+        number = std::isnan(number) ? -1e30F : number;
+      }
+    }
+  }
+  return results;
+}
+
+/// Launches of all ranks together, when each reduces a bucket of tensors of a GPU for the second
+/// time.
+inline int launches_of_bucket(World& world,
+                              int rank,
+                              const Framework& framework,
+                              const std::vector<std::size_t>& elements) {
+  std::vector<Tensor> on_gpu;
+  on_gpu.reserve(elements.size());
+  for (const std::size_t count : elements) {
+    on_gpu.emplace_back(framework, numbers_of(rank, count));
+  }
+  int before = 0;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Operation> operations;
+    for (const Tensor& tensor : on_gpu) {
+      const std::string name = "t" + std::to_string(operations.size());
+      operations.push_back(tensor.in(OpType::kAllreduce, name, ReduceOp::kAverage));
+      operations.back().request.signature.compression = CompressionSpec{};
+    }
+    wait_for_all(world);
+    before = fake::launches();
+    wait_for_all(world);
+    (void)value(run_together(world, std::move(operations)));
+  }
+  wait_for_all(world);
+  const int launches = fake::launches() - before;
+  wait_for_all(world);
+  return launches;
+}
+
+namespace topk_jobs {
+
 constexpr std::size_t kCount = 4001;
-/// A step of float32 makes so many in steady state.
-constexpr int kLaunches = 17;
 
 using ByRank = std::vector<std::vector<Numbers>>;
 
 /// All tensors are large enough for compression.
-inline lightcc::testing::JobOptions options() {
-  lightcc::testing::JobOptions options = lightcc::testing::on_hosts({0, 1, 2});
+inline JobOptions options() {
+  JobOptions options = on_hosts({0, 1, 2});
   options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
   return options;
 }
 
-/// The same with two levels.
-inline lightcc::testing::JobOptions options_on_levels(const std::vector<int>& hosts = {
-                                                          0, 0, 1, 1}) {
-  lightcc::testing::JobOptions options = lightcc::testing::on_hosts(hosts);
+/// Two hosts of two ranks, and two levels.
+inline JobOptions options_on_levels() {
+  JobOptions options = on_hosts({0, 0, 1, 1});
   options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
   options.environment["LIGHT_2D_ALLREDUCE"] = "1";
   return options;
@@ -61,23 +142,10 @@ inline std::vector<Numbers> train(World& world,
 
 /// The results of `train(world, rank)`, where all tensors are in host memory.
 template <typename Train>
-inline ByRank trained_on_hosts(const lightcc::testing::JobOptions& options, const Train& train) {
+inline ByRank trained_on_hosts(const JobOptions& options, const Train& train) {
   ByRank results(static_cast<std::size_t>(options.size));
-  lightcc::testing::run_job(
-      options, [&](World& world, int rank) { of(results, rank) = train(world, rank); });
+  run_job(options, [&](World& world, int rank) { of(results, rank) = train(world, rank); });
   return results;
-}
-
-inline ByRank trained_on_hosts(const lightcc::testing::JobOptions& options,
-                               const CompressionSpec& spec) {
-  return trained_on_hosts(
-      options, [&](World& world, int rank) { return train(world, rank, nullptr, spec); });
-}
-
-inline Operation compressed(Operation operation, const CompressionSpec& spec) {
-  operation.request.signature.reduce_op = ReduceOp::kSum;
-  operation.request.signature.compression = spec;
-  return operation;
 }
 
 /// Reduces a tensor of the GPU once. Returns the result.
@@ -85,52 +153,12 @@ inline Numbers reduce(World& world,
                       const Framework& framework,
                       const Numbers& numbers,
                       const CompressionSpec& spec) {
-  Numbers data = numbers;
-  const Tensor tensor(framework, data);
-  Operation operation = tensor.put(lightcc::testing::operation_on(OpType::kAllreduce, "t", data));
-  const auto reduced = lightcc::testing::run_one(world, compressed(std::move(operation), spec));
-  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
+  const Tensor tensor(framework, numbers);
+  Operation operation = tensor.in(OpType::kAllreduce, "t");
+  operation.request.signature.compression = spec;
+  (void)value(run_one(world, std::move(operation)));
   return tensor.read();
 }
 
-/// Sizes of tensors that differ, each with some entries to be sent.
-inline std::vector<std::size_t> sizes(std::size_t tensors) {
-  std::vector<std::size_t> elements;
-  for (std::size_t i = 0; i < tensors; ++i) {
-    elements.push_back(400 + i * 37 % 400);
-  }
-  return elements;
-}
-
-/// With a process set of ranks 0 and 2.
-inline lightcc::testing::JobOptions with_a_set(lightcc::testing::JobOptions options) {
-  options.process_sets = {{0, 2}};
-  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
-  return options;
-}
-
-/// Trains on the set, and removes it. Calls `look(world)` between the two on its ranks.
-template <typename Look>
-inline void expect_a_set_to_take_all_along(World& world, int rank, const Look& look) {
-  const Framework framework;
-  if (rank != 1) {
-    train(world, rank / 2, &framework, {}, 1);
-    look(world);
-    EXPECT_EQ(world.save_compression()->size(), 2U);
-  }
-  wait_for_all(world);
-  Operation removal = lightcc::testing::bare(OpType::kRemoveProcessSet);
-  removal.request.signature.root_or_peer = 1;
-  const auto removed = lightcc::testing::run_one(world, std::move(removal));
-  EXPECT_TRUE(removed.ok()) << removed.status().message();
-  EXPECT_EQ(world.save_compression()->size(), 0U);
-}
-
-/// Ways to compress that have something of their own on GPUs.
-inline auto specs() {
-  return ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
-                           CompressionSpec{.ratio = 0.02, .warmup_steps = 2, .fp16 = true},
-                           CompressionSpec{.ratio = 0.05, .exact = true});
-}
-
-}  // namespace lightcc::cuda::testing::topk_jobs
+}  // namespace topk_jobs
+}  // namespace lightcc::cuda::testing

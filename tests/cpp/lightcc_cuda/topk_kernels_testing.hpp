@@ -1,6 +1,7 @@
 // Top-k compression in memory of the fake GPU, as planes call it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -60,7 +61,8 @@ class OnGpu {
       : framework_(framework),
         bytes_(bytes),
         shift_(shift),
-        memory_(value(allocate_device_memory(framework.driver(), shift + bytes))) {}
+        memory_(value(
+            allocate_device_memory(framework.driver(), std::max<std::size_t>(shift + bytes, 1)))) {}
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(memory_.get() + shift_); }
   void write(const Buffer& from) const {
