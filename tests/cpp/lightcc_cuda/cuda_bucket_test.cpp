@@ -1,14 +1,9 @@
-// Pack and unpack on the simulator: bytes equal to memcpy's, factors equal to reduce()'s.
+// Pack and unpack on the simulator: bytes equal to memcpy's.
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <utility>
-
-#include "lightcc/base/half.hpp"
-#include "lightcc/collectives/kernels/reduce.hpp"
 
 #include "lightcc_cuda/cuda_testing.hpp"
 #include "lightcc_cuda/kernels/bucket.hpp"

@@ -1,4 +1,5 @@
 // The ordered sparse merge on the simulator, against merge_lists(), bit for bit.
+#include <array>
 #include <bit>
 #include <cmath>
 #include <deque>
@@ -17,26 +18,16 @@
 namespace lightcc::cuda::cuda_merge_test {
 namespace {
 
-using lightcc::testing::Buffer;
-using lightcc::testing::draw_normal;
-using lightcc::testing::kFloatTypes;
-using lightcc::testing::put;
-using testing::Region;
-using testing::seed;
+using namespace testing;           // NOLINT(google-build-using-namespace)
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 using Kernel = void (*)(MergeArguments);
 
 Kernel kernel_of(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat16:
-      return lightcc_merge_f16;
-    case DataType::kBfloat16:
-      return lightcc_merge_bf16;
-    case DataType::kFloat64:
-      return lightcc_merge_f64;
-    default:
-      return lightcc_merge_f32;
-  }
+  return dtype == DataType::kFloat16    ? lightcc_merge_f16
+         : dtype == DataType::kBfloat16 ? lightcc_merge_bf16
+         : dtype == DataType::kFloat64  ? lightcc_merge_f64
+                                        : lightcc_merge_f32;
 }
 
 /// A list of about `ratio` of the elements; those at multiples of 3 are in every list.
@@ -94,10 +85,7 @@ class Merge {
     const DataType dtype = merges.front()->dtype_;
     testing::run(kernel_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
   }
-  void run(double postscale, Rng& rng) {
-    Merge* const alone = this;
-    run_together({&alone, 1}, postscale, rng);
-  }
+  void run(double postscale, Rng& rng) { run_together(std::array{this}, postscale, rng); }
 
   void expect_bits_of_the_cpu(double postscale) {
     Region wanted(out_.size_bytes());
@@ -185,6 +173,7 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
     ASSERT_TRUE(outcome.ok());
     bad.resize(outcome->bytes);
     Merge not_finite(dtype, 300, 0);
+    not_finite.add(lists.emplace_back(make_list(300, 0.1, format, rng)), false);
     not_finite.add(bad, false);
     together.insert(together.begin() + 2, &not_finite);
     Merge::run_together(together, 0.5, rng);
@@ -194,48 +183,28 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
   }
 }
 
-TEST(CudaMerge, one_list_that_is_not_finite_makes_all_elements_nan) {
-  for (const DataType dtype : kFloatTypes) {
-    Rng rng(seed());
-    const Buffer good = make_list(5000, 0.1, {.dtype = dtype}, rng);
-    HostResidual state(dtype, 5000);
-    Buffer shard(5000 * element_size(dtype));
-    put(dtype, shard.data(), 4999, std::nan(""));
-    Buffer bad(max_list_bytes(5000, 50, {.dtype = dtype}));
-    const auto outcome = state.compress(shard.data(), {.k = 50, .capacity = 50}, bad);
-    ASSERT_TRUE(outcome.ok() && outcome->non_finite);
-    bad.resize(outcome->bytes);
-    Merge merge(dtype, 5000, 0);
-    merge.add(good, false);
-    merge.add(bad, false);
-    merge.run(1.0, rng);
-    merge.expect_bits_of_the_cpu(1.0);
-  }
-}
-
 TEST(CudaMerge, damaged_lists_touch_nothing_outside) {
   Rng rng(seed());
   constexpr std::size_t kNumel = 9000;
   const Buffer good = make_list(kNumel, 0.1, {.dtype = DataType::kFloat32}, rng);
-  for (const u32 count : {65536U, 901U, 0xffffffffU, 0U}) {
+  const auto expect_nan_with = [&](const auto& damage) {
     Buffer broken = good;
-    std::memcpy(broken.data() + kTopkHeaderBytes, &count, sizeof(count));
-    Merge merge(DataType::kFloat32, kNumel, 0);
-    merge.add(good, false);
-    merge.first_list().counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
-    merge.run(1.0, rng);
-    LIGHTCC_TRACE(count);
-    merge.expect_nan();
-  }
-  for (const std::size_t at : {0U, 5U, 8U}) {  // Magic, flags, count.
-    Buffer broken = good;
-    broken[at] ^= std::byte{2};
+    damage(broken);
     Merge merge(DataType::kFloat32, kNumel, 0);
     merge.add(good, false);
     merge.first_list().header = std::bit_cast<const u64*>(broken.data());
+    merge.first_list().counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
     merge.run(1.0, rng);
-    LIGHTCC_TRACE(at);
     merge.expect_nan();
+  };
+  for (const u32 count : {65536U, 901U, 0xffffffffU, 0U}) {
+    LIGHTCC_TRACE(count);
+    expect_nan_with(
+        [&](Buffer& list) { std::memcpy(list.data() + kTopkHeaderBytes, &count, sizeof(count)); });
+  }
+  for (const std::size_t at : {0U, 5U, 8U}) {  // Magic, flags, count.
+    LIGHTCC_TRACE(at);
+    expect_nan_with([&](Buffer& list) { list[at] ^= std::byte{2}; });
   }
   // Offsets outside of the tile, where a search for its end sees good ones alone.
   std::vector<u16> offsets(900, 65535);

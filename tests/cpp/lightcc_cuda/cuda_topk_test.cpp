@@ -1,25 +1,223 @@
 // Top-k compression on the simulator, against HostResidual: lists, residuals, velocities and
 // thresholds must have the same bits, step after step.
-#include <limits>
+#include <array>
+#include <bit>
+#include <memory>
+#include <optional>
+#include <vector>
 
+#include "lightcc/compression/residual/host_residual.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
 #include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "compression/topk_testing.hpp"
+#include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
-#include "lightcc_cuda/topk_on_gpu.hpp"
 
 namespace lightcc::cuda::cuda_topk_test {
 namespace {
 
-using lightcc::testing::draw_normal;
-using lightcc::testing::kFloatTypes;
-using lightcc::testing::put;
-using testing::commit_topk_step;
-using testing::PackedStep;
-using testing::Region;
-using testing::run_topk_step;
-using testing::seed;
-using testing::TopkOnGpu;
+using namespace testing;           // NOLINT(google-build-using-namespace)
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
+
+using TopkKernel = void (*)(TopkArguments);
+
+struct TopkKernelSet {
+  TopkKernel begin, select, sample, judge, count, descend, finish, encode, measure;
+};
+
+TopkKernelSet kernels_of(DataType dtype) {
+#define LIGHTCC_KERNELS_OF(lane, type)                                                      \
+  TopkKernelSet {                                                                           \
+    lightcc_topk_begin_##lane, lightcc_topk_select_##type, lightcc_topk_sample_##type,      \
+        lightcc_topk_judge_##lane, lightcc_topk_count_##type, lightcc_topk_descend_##lane,  \
+        lightcc_topk_finish_##lane, lightcc_topk_encode_##lane, lightcc_topk_measure_##type \
+  }
+  switch (dtype) {
+    case DataType::kFloat64:
+      return LIGHTCC_KERNELS_OF(f64, f64);
+    case DataType::kFloat16:
+      return LIGHTCC_KERNELS_OF(f32, f16);
+    case DataType::kBfloat16:
+      return LIGHTCC_KERNELS_OF(f32, bf16);
+    default:
+      return LIGHTCC_KERNELS_OF(f32, f32);
+  }
+#undef LIGHTCC_KERNELS_OF
+}
+
+/// One tensor's arrays in "device memory". All are as long as the kernels may use, and no longer.
+class TopkOnGpu {
+ public:
+  TopkOnGpu(DataType dtype, std::size_t numel, bool has_momentum) : dtype_(dtype), numel_(numel) {
+    for (auto& array : residual_) {
+      array.assign(numel * lane_bytes() / 8 + 1, 0);
+    }
+    for (auto& array : velocity_) {
+      array.assign(has_momentum ? numel * lane_bytes() / 8 + 1 : 0, 0);
+    }
+    status_.resize(2 * tiles());
+    bins_.resize(kTopkBins);
+    block_begins_.resize(blocks());
+    counts_.resize(blocks());
+    exponents_.resize(blocks());
+  }
+
+  u64 tiles() const { return tiles_of(numel_, kTopkTile); }
+  u64 blocks() const { return tiles_of(numel_, kTopkWireBlock); }
+  std::size_t lane_bytes() const { return dtype_ == DataType::kFloat64 ? 8 : 4; }
+  const TopkProgress& progress() const { return *progress_; }
+
+  /// The row of a step. `first`: tiles of the tensors before it.
+  TopkTensor row(u64 first, const u8* shard, const TopkRequest& request) {
+    const TopkFormat format{.dtype = dtype_, .fp16 = request.fp16};
+    offsets_.assign(request.capacity, 0);
+    values_ = std::make_unique<Region>(request.capacity * format.value_bytes());
+    lanes_.assign(format.has_scales() ? request.capacity * lane_bytes() / 8 + 1 : 0, 0);
+    TopkTensor made{};
+    made.first = first;
+    made.numel = numel_;
+    made.shard = shard;
+    for (std::size_t i = 0; i < 2; ++i) {
+      made.residual[i] = std::bit_cast<u8*>(residual_[i].data());
+      made.velocity[i] = velocity_[i].empty() ? nullptr : std::bit_cast<u8*>(velocity_[i].data());
+    }
+    made.progress = progress_.get();
+    made.status = status_.data();
+    made.bins = bins_.data();
+    made.block_begins = block_begins_.data();
+    made.header = header_->data();
+    made.counts = counts_.data();
+    made.exponents = format.has_scales() ? exponents_.data() : nullptr;
+    made.offsets = offsets_.data();
+    made.values = values_->data();
+    made.lanes = format.has_scales() ? std::bit_cast<u8*>(lanes_.data()) : nullptr;
+    made.k = request.k;
+    made.capacity = request.capacity;
+    made.momentum = request.momentum;
+    made.exact = request.exact ? 1 : 0;
+    made.dtype = static_cast<u32>(dtype_);
+    made.value_bytes = static_cast<u32>(format.value_bytes());
+    return made;
+  }
+
+  double residual_at(std::size_t i) const { return lane_at(residual_[progress_->current], i); }
+  double velocity_at(std::size_t i) const { return lane_at(velocity_[progress_->current], i); }
+
+ private:
+  double lane_at(const std::vector<u64>& lanes, std::size_t i) const {
+    const DataType lane = dtype_ == DataType::kFloat64 ? dtype_ : DataType::kFloat32;
+    return get(lane, std::bit_cast<const std::byte*>(lanes.data()), i);
+  }
+
+  DataType dtype_;
+  std::size_t numel_;
+  std::array<std::vector<u64>, 2> residual_;
+  std::array<std::vector<u64>, 2> velocity_;
+  std::unique_ptr<TopkProgress> progress_ = std::make_unique<TopkProgress>();
+  std::vector<u64> status_;
+  std::vector<u32> bins_;
+  std::vector<u32> block_begins_;
+  std::unique_ptr<std::array<u64, 2>> header_ = std::make_unique<std::array<u64, 2>>();
+  std::vector<u32> counts_;
+  std::vector<i16> exponents_;
+  std::vector<u16> offsets_;
+  std::unique_ptr<Region> values_;
+  std::vector<u64> lanes_;
+};
+
+/// What the host is told of a step.
+class PackedStep {
+ public:
+  /// Room for all lists if they are full, and no more.
+  explicit PackedStep(const std::vector<TopkTensor>& rows) : reports_(rows.size()) {
+    std::size_t bytes = 0;
+    for (const TopkTensor& row : rows) {
+      bytes = (bytes + kTopkPackAlignment - 1) / kTopkPackAlignment * kTopkPackAlignment;
+      bytes += length_of(row, row.capacity);
+    }
+    packed_ = std::make_unique<Region>(bytes);
+  }
+
+  TopkProgress* reports() { return reports_.data(); }
+  u8* packed() { return packed_->data(); }
+  const TopkProgress& report(std::size_t index) const { return reports_[index]; }
+  /// The lists, one after another, of as many entries as the reports say.
+  std::vector<std::vector<std::byte>> lists(const std::vector<TopkTensor>& rows) const {
+    std::vector<std::vector<std::byte>> found;
+    const std::byte* next = packed_->bytes();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const u64 entries = reports_[i].non_finite != 0 ? 0 : reports_[i].listed;
+      const std::size_t bytes = length_of(rows[i], entries);
+      found.emplace_back(next, next + bytes);
+      next += (bytes + kTopkPackAlignment - 1) / kTopkPackAlignment * kTopkPackAlignment;
+    }
+    return found;
+  }
+
+ private:
+  static std::size_t length_of(const TopkTensor& row, u64 entries) {
+    const TopkFormat format{.dtype = static_cast<DataType>(row.dtype),
+                            .fp16 = row.exponents != nullptr};
+    return lightcc::detail::ListLayout(
+               tiles_of(row.numel, kTopkWireBlock), static_cast<std::size_t>(entries), format)
+        .end;
+  }
+
+  std::vector<TopkProgress> reports_;
+  std::unique_ptr<Region> packed_;
+};
+
+/// All launches of a step, but for the commit. Random seeds order blocks and threads.
+PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rng& rng) {
+  const TopkKernelSet kernels = kernels_of(dtype);
+  std::vector<u32> tile_counters{77, 78};  // Begin clears them.
+  u32 tiles = 0;
+  u32 parts = 0;
+  for (TopkTensor& row : rows) {
+    row.first_part = parts;
+    row.parts = static_cast<u32>(1 + rng.below(3));
+    parts += row.parts;
+    tiles += static_cast<u32>(tiles_of(row.numel, kTopkTile));
+  }
+  PackedStep step(rows);
+  TopkArguments arguments{.tensors = rows.data(),
+                          .tile_counters = tile_counters.data(),
+                          .reports = step.reports(),
+                          .packed = step.packed(),
+                          .count = static_cast<u32>(rows.size()),
+                          .round = 0};
+  const auto launch = [&](TopkKernel kernel, u32 blocks) {
+    run(kernel, blocks, kTopkThreads, arguments, rng);
+  };
+  launch(kernels.begin, arguments.count);
+  launch(kernels.select, tiles);
+  launch(kernels.sample, parts);
+  launch(kernels.judge, arguments.count);
+  for (u32 i = 0; i < topk_rounds(dtype == DataType::kFloat64 ? 8 : 4); ++i) {
+    launch(kernels.count, parts);
+    launch(kernels.descend, arguments.count);
+  }
+  arguments.round = 1;
+  launch(kernels.select, tiles);
+  launch(kernels.finish, arguments.count);
+  launch(kernels.encode, tiles);
+  launch(kernels.measure, arguments.count);
+  launch(lightcc_topk_pack, parts);
+  return step;
+}
+
+/// The step counts, unless a list of its own is not finite.
+void commit_topk_step(const std::vector<TopkTensor>& rows, Rng& rng) {
+  const TopkArguments arguments{.tensors = rows.data(),
+                                .tile_counters = nullptr,
+                                .reports = nullptr,
+                                .packed = nullptr,
+                                .count = static_cast<u32>(rows.size()),
+                                .round = 0};
+  run(lightcc_topk_commit, arguments.count, kWarpLanes, arguments, rng);
+}
 
 enum class Values : std::uint8_t {
   kNormal,
@@ -99,6 +297,9 @@ struct Case {
   double momentum = 0.0;
   std::size_t shift = 0;  ///< How far shards are from an aligned address.
   std::uint64_t steps = 4;
+  std::optional<std::uint64_t> bad_step{};  ///< In which the first tensor has `bad`.
+  double bad = kInfinity;
+  std::optional<std::uint64_t> undone_step{};  ///< Which does not count, because of another rank.
 };
 
 /// Returns in how many steps a forecast held, for the last tensor.
@@ -116,13 +317,16 @@ int expect_same_steps(const Case& c) {
     std::vector<Region> shards;
     std::vector<TopkTensor> rows;
     std::vector<std::vector<std::byte>> lists;
-    bool is_skipped = false;
+    std::vector<bool> counts;
     u64 first = 0;
     for (const std::size_t size : c.sizes) {
       Region& shard = shards.emplace_back(size * element_size(c.dtype), c.shift);
       for (std::size_t i = 0; i < size; ++i) {
         put(c.dtype, shard.bytes(), i, draw(c.values, i, step, c.dtype, rng));
       }
+    }
+    if (step == c.bad_step) {
+      put(c.dtype, shards.front().bytes(), rng.below(c.sizes.front()), c.bad);
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const std::size_t size = c.sizes[i];
@@ -140,7 +344,8 @@ int expect_same_steps(const Case& c) {
         return held;
       }
       list.resize(outcome->bytes);
-      is_skipped = is_skipped || outcome->non_finite;
+      EXPECT_EQ(outcome->non_finite, step == c.bad_step && i == 0);
+      counts.push_back(!outcome->non_finite && step != c.undone_step);
       rows.push_back(tensors[i].gpu.row(first, shards[i].data(), request));
       first += tensors[i].gpu.tiles();
     }
@@ -153,9 +358,9 @@ int expect_same_steps(const Case& c) {
         EXPECT_EQ(progress.input_energy, tensors[i].cpu.energy().input);
         EXPECT_EQ(progress.kept_energy, tensors[i].cpu.energy().kept);
       }
-      is_skipped ? tensors[i].cpu.rollback() : tensors[i].cpu.commit();
+      counts[i] ? tensors[i].cpu.commit() : tensors[i].cpu.rollback();
     }
-    if (!is_skipped) {
+    if (step != c.undone_step) {
       commit_topk_step(rows, rng);
     }
     for (const Tensor& tensor : tensors) {
@@ -238,32 +443,8 @@ TEST(CudaTopk, long_runs_sample_other_groups_in_each_step) {
 }
 
 TEST(CudaTopk, a_step_that_is_skipped_leaves_the_state_as_it_was) {
-  Rng rng(seed());
-  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
-    TopkOnGpu gpu(DataType::kFloat32, 9000, false);
-    Region shard(9000 * sizeof(float));
-    const TopkRequest request{.k = 90, .capacity = 112};
-    for (std::uint64_t step = 0; step < 3; ++step) {
-      LIGHTCC_TRACE(bad << ", step " << step);
-      for (std::size_t i = 0; i < 9000; ++i) {
-        put(DataType::kFloat32, shard.bytes(), i, draw_normal(rng));
-      }
-      if (step == 1) {
-        put(DataType::kFloat32, shard.bytes(), rng.below(9000), bad);
-      }
-      const auto rows = std::vector{gpu.row(0, shard.data(), request)};
-      const TopkProgress before = gpu.progress();
-      const PackedStep packed = run_topk_step(rows, DataType::kFloat32, rng);
-      const bool flagged = (packed.lists(rows).front()[5] & std::byte{1}) != std::byte{0};
-      EXPECT_EQ(flagged, step == 1);
-      EXPECT_EQ(packed.report(0).non_finite, step == 1 ? 1U : 0U);
-      if (step != 2) {  // It is skipped because of another rank.
-        commit_topk_step(rows, rng);
-      }
-      EXPECT_EQ(gpu.progress().step, 1U);
-      EXPECT_EQ(gpu.progress().current, step == 0 ? 1 - before.current : before.current);
-      EXPECT_EQ(gpu.progress().forecast.threshold == before.forecast.threshold, step != 0);
-    }
+  for (const double bad : {kInfinity, kNan}) {
+    expect_same_steps({.sizes = {9000, 300}, .bad_step = 1, .bad = bad, .undone_step = 2});
   }
 }
 
