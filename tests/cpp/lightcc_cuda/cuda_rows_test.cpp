@@ -1,7 +1,15 @@
 // Rows of GPUs in timelines: copies and NCCL's operations of real jobs, on the fakes.
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <functional>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,26 +29,111 @@
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/rows/gpu_rows.hpp"
-#include "lightcc_cuda/timeline_rows.hpp"
 
 namespace lightcc::cuda::cuda_rows_test {
 namespace {
 
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
-using lightcc::testing::on_hosts;
-using lightcc::testing::on_one_host;
-using lightcc::testing::only;
-using lightcc::testing::operation_on;
-using lightcc::testing::run_one;
-using testing::Framework;
-using testing::run_gpu_job;
-using testing::run_nccl_job;
-using testing::Slice;
-using testing::Tensor;
-using testing::TimelineFile;
-using testing::TimelineFolder;
-using testing::value;
+using namespace testing;  // NOLINT(google-build-using-namespace)
+
+/// Times are microseconds.
+struct Slice {
+  std::string row;
+  std::string name;
+  std::string what;
+  std::string tensor;
+  std::string failed;
+  std::int64_t bytes = 0;  // -1: it does not say.
+  std::int64_t bucket_bytes = 0;
+  std::int64_t sequence = -1;
+  double begin = 0;
+  double end = 0;
+};
+
+/// One file. Each event has a line of its own.
+class TimelineFile {
+ public:
+  explicit TimelineFile(const std::string& path) {
+    std::ifstream file(path);
+    EXPECT_TRUE(file.is_open()) << path;
+    std::map<std::int64_t, std::string> rows;
+    for (std::string line; std::getline(file, line);) {
+      const std::int64_t pid = number(line, "pid");
+      if (text(line, "name") == "process_name" && line.find("{\"name\"", 1) != std::string::npos) {
+        rows[pid] = text(line.substr(line.find("\"args\"")), "name");
+      } else if (text(line, "name") == "lightcc_device") {
+        double& error = errors_[rows.at(pid)];
+        error = std::max(error, real(line, "error_us"));
+      } else if (text(line, "ph") == "X" && line.find("\"tensors\"") != std::string::npos) {
+        const double begin = real(line, "ts");
+        slices_.push_back({.row = rows.at(pid),
+                           .name = text(line, "name"),
+                           .what = text(line, "what"),
+                           .tensor = text(line, "tensor"),
+                           .failed = text(line, "failed"),
+                           .bytes = number(line, "bytes"),
+                           .bucket_bytes = number(line, "bucket_bytes"),
+                           .sequence = number(line, "sequence"),
+                           .begin = begin,
+                           .end = begin + real(line, "dur")});
+      }
+    }
+  }
+
+  /// In the order of the file.
+  std::vector<Slice> on(const std::string& row) const {
+    std::vector<Slice> found;
+    std::ranges::copy_if(
+        slices_, std::back_inserter(found), [&](const Slice& slice) { return slice.row == row; });
+    return found;
+  }
+  /// Slices on rows of GPUs.
+  std::ptrdiff_t of_gpus() const {
+    return std::ranges::count_if(slices_, [](const Slice& s) { return s.row.starts_with("GPU"); });
+  }
+  /// What times of the row are wrong by at most; it has said that.
+  double error_of(const std::string& row) const {
+    EXPECT_TRUE(errors_.contains(row)) << row;
+    return errors_.contains(row) ? errors_.at(row) : 0.0;
+  }
+
+ private:
+  static std::string text(const std::string& line, const std::string& key) {
+    const std::string begin = '"' + key + "\": \"";
+    const std::size_t at = line.find(begin);
+    return at == std::string::npos
+               ? std::string()
+               : line.substr(at + begin.size(),
+                             line.find('"', at + begin.size()) - at - begin.size());
+  }
+  static double real(const std::string& line, const std::string& key) {
+    const std::string begin = '"' + key + "\": ";
+    const std::size_t at = line.find(begin);
+    return at == std::string::npos ? -1.0 : std::strtod(line.c_str() + at + begin.size(), nullptr);
+  }
+  static std::int64_t number(const std::string& line, const std::string& key) {
+    return static_cast<std::int64_t>(real(line, key));
+  }
+
+  std::vector<Slice> slices_;
+  std::map<std::string, double> errors_;
+};
+
+/// A folder for timelines, which goes with it.
+class TimelineFolder {
+ public:
+  TimelineFolder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "rows-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  TimelineFolder(const TimelineFolder&) = delete;
+  TimelineFolder& operator=(const TimelineFolder&) = delete;
+  ~TimelineFolder() { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+ private:
+  std::filesystem::path folder_;
+};
 
 Timing timing_for(const World& world) {
   return world.is_recording() ? Timing::kKnown : Timing::kUnknown;
@@ -52,17 +145,14 @@ void reduce(World& world,
             const std::string& name,
             std::size_t count,
             const CompressionSpec* compression = nullptr) {
-  Numbers data(count, 1.0F);
   Tensor tensor(framework, Numbers(count));
-  tensor.write(data);
-  Operation operation = tensor.put(operation_on(OpType::kAllreduce, name, data));
-  operation.request.signature.reduce_op = ReduceOp::kSum;
+  tensor.write(Numbers(count, 1.0F));
+  Operation operation = tensor.in(OpType::kAllreduce, name);
   if (compression != nullptr) {
     operation.request.signature.compression = *compression;
   }
   operation.ready = framework.ready_event(timing_for(world));
-  const auto ended = run_one(world, std::move(operation));
-  ASSERT_TRUE(ended.ok()) << ended.status().message();
+  (void)value(run_one(world, std::move(operation)));
   if (compression == nullptr) {
     EXPECT_EQ(tensor.read(), Numbers(count, static_cast<float>(world.topology().size)));
   }
@@ -138,7 +228,7 @@ TEST(CudaRows, copies_lie_in_order_within_their_buckets) {
     expect_in_order(file, "GPU 0 to host", "SHM_ALLREDUCE");
     expect_in_order(file, "GPU 0 to device", "SHM_ALLREDUCE");
     expect_inputs_before(file, "GPU 0 to host");
-    ASSERT_EQ(file.of_gpus().size(), 6U);
+    EXPECT_EQ(file.of_gpus(), 6);
     EXPECT_EQ(file.on("GPU 0 to host").front().what, "copy to host");
     EXPECT_EQ(file.on("GPU 0 to device").front().what, "copy to device");
   }
@@ -154,7 +244,7 @@ TEST(CudaRows, operations_of_nccl_lie_in_order) {
   const TimelineFile file(folder.path("t.json"));
   expect_in_order(file, "GPU 0 NCCL", "NCCL_ALLREDUCE");
   expect_inputs_before(file, "GPU 0 NCCL");
-  ASSERT_EQ(file.of_gpus().size(), 4U);
+  EXPECT_EQ(file.of_gpus(), 4);
   EXPECT_EQ(file.on("GPU 0 NCCL").front().what, "ncclAllReduce");
   const TimelineFile other(timeline_path(folder.path("t.json"), 1));
   EXPECT_EQ(other.on("GPU 1 NCCL").size(), 2U);
@@ -228,13 +318,10 @@ TEST(CudaRows, no_event_knows_its_time_without_a_timeline) {
     const Framework framework(rank);
     EXPECT_FALSE(world.is_recording());
     reduce(world, framework, "a", 1000);
-    Numbers data(1000);
-    const Tensor tensor(framework, data);
-    Operation staged = tensor.put(operation_on(OpType::kAllreduce, "staged", data));
-    staged.request.signature.reduce_op = ReduceOp::kAdasum;
-    ASSERT_TRUE(run_one(world, std::move(staged)).ok());
+    const Tensor tensor(framework, Numbers(1000));
+    (void)value(run_one(world, tensor.in(OpType::kAllreduce, "staged", ReduceOp::kAdasum)));
     EXPECT_EQ(fake::timed_events(), 0);
-    ASSERT_TRUE(run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
+    wait_for_all(world);
     reduce_two(world, framework, folder.path("t.json"));
     EXPECT_FALSE(world.is_recording());
     EXPECT_GT(fake::timed_events(), 0);
@@ -248,18 +335,13 @@ TEST(CudaRows, each_gpu_of_a_rank_has_rows) {
     const Framework first(0);
     const Framework second(1);
     start(world, folder.path("t.json"));
-    Numbers data(1000);
-    Numbers more(2000);
-    const Tensor tensors[] = {Tensor(first, data), Tensor(second, more)};
-    const Framework* const frameworks[] = {&first, &second};
+    const Tensor tensors[] = {Tensor(first, Numbers(1000)), Tensor(second, Numbers(2000))};
     std::vector<Operation> operations;
-    for (const std::size_t i : {0U, 1U}) {
-      Operation operation =
-          operation_on(OpType::kAllreduce, i == 0 ? "a" : "b", i == 0 ? data : more);
-      operations.push_back(tensors[i].put(std::move(operation)));
-      operations.back().ready = frameworks[i]->ready_event(timing_for(world));
-    }
-    ASSERT_TRUE(lightcc::testing::run_together(world, std::move(operations)).ok());
+    operations.push_back(tensors[0].in(OpType::kAllreduce, "a"));
+    operations.back().ready = first.ready_event(timing_for(world));
+    operations.push_back(tensors[1].in(OpType::kAllreduce, "b"));
+    operations.back().ready = second.ready_event(timing_for(world));
+    (void)value(run_together(world, std::move(operations)));
     world.stop_timeline();
   });
   const TimelineFile file(folder.path("t.json"));
@@ -320,38 +402,33 @@ TEST(CudaRows, a_driver_that_does_not_say_the_time_costs_the_rows_alone) {
       },
       "devices=4,fail=cuEventElapsedTime:1:0");
   set_log_sink(nullptr);
-  EXPECT_TRUE(TimelineFile(folder.path("t.json")).of_gpus().empty());
+  EXPECT_EQ(TimelineFile(folder.path("t.json")).of_gpus(), 0);
   EXPECT_EQ(TimelineFile(folder.path("t.json")).on("lane 0").size(), 2U);
   const MutexLock lock(log_mutex);
-  std::size_t warnings = 0;
-  for (const std::string& line : log_lines) {
-    warnings += line.find("the timeline lacks 'GPU 0 NCCL' from now on: cuEventElapsedTime") !=
-                        std::string::npos
-                    ? 1
-                    : 0;
-  }
-  EXPECT_EQ(warnings, 1U);
-  log_lines.clear();
+  EXPECT_EQ(
+      std::ranges::count_if(
+          std::exchange(log_lines, {}),
+          [](const std::string& line) {
+            return line.find("the timeline lacks 'GPU 0 NCCL' from now on: cuEventElapsedTime") !=
+                   std::string::npos;
+          }),
+      1);
 }
 
 TEST(CudaRows, what_nccl_does_not_end_ends_with_the_error) {
   const TimelineFolder folder;
   fake::set_nccl("");
-  std::string told;
   run_nccl_job(on_one_host(2), [&](World& world, int rank) {
     const Framework framework(rank);
     start(world, folder.path("t.json"));
     reduce(world, framework, "a", 1000);
-    ASSERT_TRUE(run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
+    wait_for_all(world);
     if (rank == 0) {
       fake::set_nccl("broken=1");
     }
-    ASSERT_TRUE(run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
-    Numbers data(1000);
-    const Tensor tensor(framework, data);
-    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "b", data));
-    const auto ended = run_one(world, std::move(operation));
-    EXPECT_FALSE(ended.ok());
+    wait_for_all(world);
+    const Tensor tensor(framework, Numbers(1000));
+    EXPECT_FALSE(run_one(world, tensor.in(OpType::kAllreduce, "b")).ok());
     world.stop_timeline();
   });
   int failed = 0;
@@ -377,29 +454,29 @@ class GpuClockTest : public ::testing::Test {
     fake::set("");
     EXPECT_EQ(fake::live(), 0);
   }
+  /// Of something that has happened by now.
+  static auto event_on(const Framework& framework) {
+    auto event = value(record_event(framework.driver(), framework.stream(), Timing::kKnown));
+    framework.wait();
+    return event;
+  }
 };
 
 TEST_F(GpuClockTest, an_event_happened_between_the_hosts_moments) {
   fake::set("delay_us=500");
   const Framework framework;
   GpuClock clock(framework.driver(), Clock::system());
-  const auto anchor = clock.anchor();
-  ASSERT_TRUE(anchor.ok()) << anchor.status().message();
-  ASSERT_NE(*anchor, nullptr);
+  const auto anchor = value(clock.anchor());
+  ASSERT_NE(anchor, nullptr);
   for (int i = 0; i < 20; ++i) {
     const TimePoint before = Clock::system().now();
-    const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
-    ASSERT_TRUE(event.ok());
-    framework.wait();
+    const auto event = event_on(framework);
     const TimePoint after = Clock::system().now();
-    const auto reading = clock.time_of(**anchor, event->get());
-    ASSERT_TRUE(reading.ok()) << reading.status().message();
-    EXPECT_GE(reading->at + reading->error, before);
-    EXPECT_LE(reading->at - reading->error, after);
+    const auto reading = value(clock.time_of(*anchor, event.get()));
+    EXPECT_GE(reading.at + reading.error, before);
+    EXPECT_LE(reading.at - reading.error, after);
   }
-  const auto again = clock.anchor();
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(*again, *anchor);  // It is not old yet.
+  EXPECT_EQ(value(clock.anchor()), anchor);  // It is not old yet.
 }
 
 TEST_F(GpuClockTest, an_anchor_is_renewed_and_says_how_far_clocks_ran_apart) {
@@ -409,37 +486,26 @@ TEST_F(GpuClockTest, an_anchor_is_renewed_and_says_how_far_clocks_ran_apart) {
     TimePoint now() const override { return Clock::system().now() + moved; }
     Duration moved{};
   };
-  fake::set("");
   const Framework framework;
   MovedClock host;
   GpuClock clock(framework.driver(), host);
-  const auto first = clock.anchor();
-  ASSERT_TRUE(first.ok());
-  ASSERT_NE(*first, nullptr);
+  const auto first = value(clock.anchor());
+  ASSERT_NE(first, nullptr);
   host.moved = std::chrono::seconds(2);  // The GPU's went on by next to nothing.
-  const auto second = clock.anchor();
-  ASSERT_TRUE(second.ok());
-  EXPECT_NE(*second, *first);
-  const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
-  ASSERT_TRUE(event.ok());
-  framework.wait();
-  const auto reading = clock.time_of(**second, event->get());
-  ASSERT_TRUE(reading.ok());
-  EXPECT_GT(reading->error, std::chrono::seconds(1));
+  const auto second = value(clock.anchor());
+  EXPECT_NE(second, first);
+  const auto event = event_on(framework);
+  EXPECT_GT(value(clock.time_of(*second, event.get())).error, std::chrono::seconds(1));
 }
 
 TEST_F(GpuClockTest, a_call_that_fails_is_named) {
   const Framework framework;
   fake::set("fail=cuEventElapsedTime:1:0");
   GpuClock clock(framework.driver(), Clock::system());
-  const auto anchor = clock.anchor();
-  ASSERT_TRUE(anchor.ok());
-  const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
-  ASSERT_TRUE(event.ok());
-  framework.wait();
-  const auto reading = clock.time_of(**anchor, event->get());
-  EXPECT_EQ(reading.status().message().rfind("cuEventElapsedTime", 0), 0U)
-      << reading.status().message();
+  const auto anchor = value(clock.anchor());
+  const auto event = event_on(framework);
+  const std::string told = clock.time_of(*anchor, event.get()).status().message();
+  EXPECT_TRUE(told.starts_with("cuEventElapsedTime")) << told;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -27,38 +29,6 @@ using namespace testing;  // NOLINT(google-build-using-namespace)
 
 class CudaTopkRefusals : public TopkKernelsTest {};
 
-TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
-  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
-    auto first = value(kernels.make_state(DataType::kFloat32, 100));
-    auto second = value(kernels.make_state(DataType::kFloat16, 100));
-    const OnGpu memory(framework, 400);
-    memory.write(Buffer(400));
-    Buffer list(max_list_bytes(100, 1, {}));
-    TopkOutcome outcome;
-    const auto step_of = [&](ShardResidual& state) {
-      return TopkStep{.state = &state,
-                      .shard = memory.data(),
-                      .request = {.k = 1, .capacity = 1},
-                      .list = list,
-                      .outcome = &outcome};
-    };
-    const TopkStep mixed[] = {step_of(*first), step_of(*second)};
-    const Status refused = kernels.compress(mixed).status();
-    EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(refused.message().find("float32 and float16"), std::string::npos)
-        << refused.message();
-    const TopkStep twice[] = {step_of(*first), step_of(*first)};
-    EXPECT_EQ(kernels.compress(twice).status().code(), ErrorCode::kInternal);
-    EXPECT_FALSE(first->is_pending());
-    EXPECT_FALSE(second->is_pending());
-    const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
-    const TopkSum sums[] = {
-        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat32},
-        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat16}};
-    EXPECT_EQ(kernels.merge(sums).status().code(), ErrorCode::kInvalidArgument);
-  });
-}
-
 TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     EXPECT_EQ(kernels.why_unsupported(1, 64), "");
@@ -66,27 +36,47 @@ TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
     EXPECT_NE(kernels.why_unsupported(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
               std::string::npos);
     EXPECT_NE(kernels.why_unsupported(1, 65).find("at most 64"), std::string::npos);
-    auto state = value(kernels.make_state(DataType::kFloat32, 100));
+    EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
+    const auto first = value(kernels.make_state(DataType::kFloat32, 100));
+    const auto second = value(kernels.make_state(DataType::kFloat16, 100));
+    EXPECT_EQ(first->on_host(), nullptr);
     const OnGpu memory(framework, 400);
     memory.write(Buffer(400));
     Buffer list(max_list_bytes(100, 100, {}));
     TopkOutcome outcome;
-    for (const TopkRequest& request : {TopkRequest{.k = 0, .capacity = 1},
-                                       TopkRequest{.k = 2, .capacity = 1},
-                                       TopkRequest{.k = 1, .capacity = 101}}) {
-      EXPECT_EQ(compress(kernels, *state, memory.data(), request, list, outcome).code(),
-                ErrorCode::kInvalidArgument);
+    const auto step_of = [&](ShardResidual& state, std::size_t k = 1, std::size_t capacity = 1) {
+      return TopkStep{.state = &state,
+                      .shard = memory.data(),
+                      .request = {.k = k, .capacity = capacity},
+                      .list = list,
+                      .outcome = &outcome};
+    };
+    const auto refusal_of = [&](const std::vector<TopkStep>& steps) {
+      return kernels.compress(steps).status();
+    };
+    const Status mixed = refusal_of({step_of(*first), step_of(*second)});
+    EXPECT_EQ(mixed.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(mixed.message().find("float32 and float16"), std::string::npos) << mixed.message();
+    EXPECT_EQ(refusal_of({step_of(*first), step_of(*first)}).code(), ErrorCode::kInternal);
+    for (const TopkStep& step : {step_of(*first, 0), step_of(*first, 2), step_of(*first, 1, 101)}) {
+      EXPECT_EQ(refusal_of({step}).code(), ErrorCode::kInvalidArgument);
     }
-    const TopkRequest request{.k = 1, .capacity = 1};
-    ASSERT_TRUE(compress(kernels, *state, memory.data(), request, list, outcome).ok());
-    EXPECT_EQ(compress(kernels, *state, memory.data(), request, list, outcome).code(),
-              ErrorCode::kInternal);
+    EXPECT_FALSE(first->is_pending());
+    EXPECT_FALSE(second->is_pending());
+    const std::vector<TopkStep> good{step_of(*first)};
+    EXPECT_TRUE(finish(kernels.compress(good)).ok());
+    EXPECT_EQ(refusal_of(good).code(), ErrorCode::kInternal);  // It is pending.
     Bytes bytes;
-    EXPECT_EQ(state->save(bytes).code(), ErrorCode::kInternal);
-    EXPECT_EQ(state->on_host(), nullptr);
-    EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(merge(kernels, {.lists = {}, .out = memory.data(), .elements = 100}).code(),
-              ErrorCode::kInvalidArgument);
+    EXPECT_EQ(first->save(bytes).code(), ErrorCode::kInternal);
+    const auto sum_of = [&](std::vector<TopkListView> lists, DataType dtype) {
+      return TopkSum{
+          .lists = std::move(lists), .out = memory.data(), .elements = 100, .dtype = dtype};
+    };
+    const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
+    const TopkSum two_types[] = {sum_of({none}, DataType::kFloat32),
+                                 sum_of({none}, DataType::kFloat16)};
+    EXPECT_EQ(kernels.merge(two_types).status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(merge(kernels, sum_of({}, DataType::kFloat32)).code(), ErrorCode::kInvalidArgument);
   });
 }
 
