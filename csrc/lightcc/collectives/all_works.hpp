@@ -28,9 +28,6 @@ class AllWorks final : public Work {
     }
     return moved ? Progress::kMoved : Progress::kIdle;
   }
-  bool goes_on_unheard() const override {
-    return std::ranges::any_of(works_, [](const auto& work) { return work->goes_on_unheard(); });
-  }
 
  private:
   std::vector<std::unique_ptr<Work>> works_;

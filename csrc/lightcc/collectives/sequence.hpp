@@ -38,7 +38,6 @@ class Sequence final : public Work {
     }
     return Progress::kDone;
   }
-  bool goes_on_unheard() const override { return work_ != nullptr && work_->goes_on_unheard(); }
 
  private:
   std::vector<Start> starts_;

@@ -7,10 +7,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/device_end.hpp"
 
@@ -29,17 +27,12 @@ class Work {
   Work& operator=(const Work&) = delete;
   virtual ~Work() = default;
 
-  /// Thread: the one that drives the progress loop. Blocks: never.
-  /// Errors: those of the group's transport; the Work must then be dropped.
+  /// Thread: the one that drives the progress loop, which is woken when it can go on. Blocks:
+  /// never. Errors: those of the group's transport; the Work must then be dropped.
   virtual Result<Progress> advance() = 0;
-  /// Whether it waits for what nobody rings for, such as a copy on a device.
-  virtual bool goes_on_unheard() const { return false; }
   /// Its end on the device, once nothing is left for the host but to wait for that. Null: the host
   /// has a part in it, or it is not enqueued yet.
   virtual std::shared_ptr<DeviceEnd> device_end() const { return nullptr; }
-  /// When the device had its inputs, of a Work that is done and has had a device_end(). Nothing:
-  /// nobody has seen that.
-  virtual std::optional<TimePoint> device_begin() const { return std::nullopt; }
 };
 
 /// An operation that could not be started.

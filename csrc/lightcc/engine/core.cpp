@@ -32,6 +32,10 @@ Core::Core(Membership world, const Clock& clock, OperationTable& operations)
       timeline_(clock),
       process_sets_(std::make_shared<const ProcessSetTable>(world_.topology.size)) {}
 
+Core::~Core() {
+  bell_->connect(nullptr);
+}
+
 Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const WorldOptions& options,
                                          const Joining* joining,
@@ -50,10 +54,11 @@ Status Core::start(const WorldOptions& options, const Joining* joining, Residual
   const HostMembership& host = world_.host;
   LIGHTCC_ASSIGN_OR_RETURN(
       waker_, Waker::make(host.words[static_cast<std::size_t>(host.index)], host.bell.get()));
+  bell_->connect(&*waker_);
   LIGHTCC_RETURN_IF_ERROR(watch_descriptors());
   control_ = std::make_unique<ControlPlane>(
       control_options(world_, knobs, fusion, simd, liveness_->watched_ranks()), clock_.now());
-  LIGHTCC_ASSIGN_OR_RETURN(planes_, Planes::make(world_, simd, options, joining));
+  LIGHTCC_ASSIGN_OR_RETURN(planes_, Planes::make(world_, simd, options, bell_, joining));
   executor_ = std::make_unique<Executor>(
       world_, knobs, *planes_, residuals, clock_, operations_, timeline_);
   one_shot_ = OneShotAllreduce::make(

@@ -18,6 +18,7 @@
 #include "lightcc/control/control_plane.hpp"
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
+#include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/one_shot_allreduce.hpp"
 #include "lightcc/engine/operation_table.hpp"
@@ -38,6 +39,10 @@ class Core final : public Driven {
                                             const Clock& clock,
                                             OperationTable& operations,
                                             ResidualStore& residuals);
+
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  ~Core() override;
 
   bool step() override { return step(true); }
   void note_wakeup() override { look_at_descriptors_ = true; }
@@ -116,6 +121,7 @@ class Core final : public Driven {
   Timeline timeline_;
   std::unique_ptr<ControlPlane> control_;
   std::optional<Waker> waker_;
+  const std::shared_ptr<LoopBell> bell_ = std::make_shared<LoopBell>();
   std::optional<Liveness> liveness_;
   // Watched processes that are gone, and when that is an error in spite of all.
   std::vector<std::pair<std::size_t, TimePoint>> departed_;

@@ -13,9 +13,8 @@ namespace lightcc {
 
 namespace {
 
-// How long something goes on unseen that somebody waits for, and that nobody does.
+// How long it may go unseen that a device has the inputs of what is staged.
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
-constexpr Duration kUnfinishedInterval = std::chrono::milliseconds(1);
 
 // Its tensors have so many on one rank, or an all-gather's result has.
 std::uint64_t routed_bytes(const Bucket& bucket) {
@@ -150,8 +149,7 @@ Result<bool> Executor::advance() {
   if (sets_in_making_ > 0 || planes_.host().has_outgoing()) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
-  awaits_event_ = planes_.host().has_outgoing() ||
-                  (sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr);
+  awaits_event_ = planes_.host().has_outgoing();
   LIGHTCC_ASSIGN_OR_RETURN(const bool finished, advance_unfinished());
   moved = moved || finished;
   if (queued_ == 0) {
@@ -170,10 +168,7 @@ Result<bool> Executor::advance() {
 }
 
 Duration Executor::time_to_look() const {
-  if (awaits_event_) {
-    return kEventInterval;
-  }
-  return unfinished_.empty() ? Duration::max() : kUnfinishedInterval;
+  return awaits_event_ ? kEventInterval : Duration::max();
 }
 
 Result<bool> Executor::make_groups() {
@@ -208,7 +203,6 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     if (front.work == nullptr) {
       LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(front));
       if (!may) {
-        awaits_event_ = true;
         return moved;
       }
       LIGHTCC_RETURN_IF_ERROR(start(set, lane, front));
@@ -220,7 +214,6 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       end = end_on_device(front);
     }
     if (progress != Progress::kDone && end == nullptr) {
-      awaits_event_ = awaits_event_ || front.route.has_queue || front.work->goes_on_unheard();
       return moved;
     }
     end_front(set, queue, end);
@@ -248,11 +241,7 @@ void Executor::end_front(Set& set,
     for (const BucketTensor& tensor : front.bucket.tensors) {
       outputs.push_back(tensor.outcome.output);
     }
-    unfinished_.add({.work = std::move(front.work),
-                     .outputs = std::move(outputs),
-                     .process_set = front.bucket.process_set,
-                     .allreduce_bytes = learnable_bytes(front.bucket),
-                     .on_two_levels = front.route.on_levels});
+    unfinished_.add({.work = std::move(front.work), .outputs = std::move(outputs)});
   }
   end_steps(front);
   release_turn(front);
@@ -279,9 +268,6 @@ Result<bool> Executor::advance_unfinished() {
   }
   std::vector<UnfinishedBuckets::Entry> finished;
   const Status failed = unfinished_.advance(finished);
-  for (const UnfinishedBuckets::Entry& entry : finished) {
-    learn_cost_of_unfinished(entry);
-  }
   if (!finished.empty()) {
     operations_.notify();  // Somebody may wait for that.
   }
@@ -400,6 +386,7 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
     if (const std::shared_ptr<ReadyEvent> event = ready_event_of(tensor); event != nullptr) {
       LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
       if (!ready) {
+        awaits_event_ = true;
         return false;
       }
       take_input(running, tensor);

@@ -142,7 +142,6 @@ class Executor {
   std::optional<Route> route_of(const Set& set, const Signature& first, std::uint64_t bytes) const;
   static std::uint64_t learnable_bytes(const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
-  void learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry);
   void log_bucket(const Running& running) const;
   void finish(Bucket& bucket, const std::shared_ptr<DeviceEnd>& end = nullptr);
 
@@ -161,7 +160,6 @@ class Executor {
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   UnfinishedBuckets unfinished_;
-  TimePoint last_finished_;        // When the last one of them was.
   std::set<std::uint64_t> turns_;  // Other buckets wait for these.
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;

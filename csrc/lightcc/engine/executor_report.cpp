@@ -52,21 +52,6 @@ void Executor::learn_cost(Set& set, const Running& running) {
            std::chrono::duration<double>(clock_.now() - running.started).count());
 }
 
-// A device that is given several buckets runs one after another, and each when it has its inputs.
-void Executor::learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry) {
-  const TimePoint now = clock_.now();
-  const TimePoint last_finished = std::exchange(last_finished_, now);
-  const std::optional<TimePoint> could_begin = entry.work->device_begin();
-  const auto found = sets_.find(entry.process_set);
-  if (entry.allreduce_bytes > 0 && could_begin.has_value() && found != sets_.end()) {
-    const TimePoint began = std::max(*could_begin, last_finished);
-    Set::Costs& costs = found->second.costs.at(static_cast<std::size_t>(Carrier::kNccl));
-    CostLine& line = entry.on_two_levels ? costs.two_level : costs.flat;
-    line.add(static_cast<double>(entry.allreduce_bytes),
-             std::chrono::duration<double>(now - began).count());
-  }
-}
-
 DeviceBuckets Executor::device_buckets() const {
   DeviceBuckets counted = device_buckets_;
   counted.unfinished = unfinished_.size();

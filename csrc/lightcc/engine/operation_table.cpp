@@ -6,7 +6,7 @@ namespace lightcc {
 namespace {
 
 // So many entries are kept for operations that follow.
-constexpr std::size_t kMaxSpare = 64;
+constexpr std::size_t kMaxSpareEntries = 64;
 
 }  // namespace
 
@@ -204,7 +204,7 @@ void OperationTable::complete(InFlight& operation, const Status& status, Outcome
   in_flight_count_.fetch_sub(1, std::memory_order_release);
   memory_.remove(operation.operation);
   Entries::node_type entry = entries_.extract(entries_.find(*operation.key));
-  if (spare_.size() < kMaxSpare) {
+  if (spare_.size() < kMaxSpareEntries) {
     operation.handle.reset();  // What it kept alive goes now.
     operation.operation.allocator = nullptr;
     operation.operation.ready.reset();

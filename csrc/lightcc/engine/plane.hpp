@@ -28,6 +28,7 @@
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/engine/grid_choice.hpp"
+#include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/engine/operation.hpp"
 #include "lightcc/engine/route.hpp"
 
@@ -130,6 +131,8 @@ struct PlaneSite {
   /// All-gathers a value of each rank, by rank. All planes of a kind call it alike. Errors: a rank
   /// did not come, or cannot join. Blocks: for all ranks.
   std::function<Result<std::vector<Bytes>>(const std::string& key, Bytes own)> exchange;
+  /// Rung when a Work can go on.
+  std::shared_ptr<LoopBell> bell;
   /// Logs a warning. Thread: any.
   std::function<void(const std::string& text)> warn;
 };

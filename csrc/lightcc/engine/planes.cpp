@@ -10,6 +10,7 @@ namespace lightcc {
 Result<Planes> Planes::make(Membership& world,
                             SimdLevel simd,
                             const WorldOptions& options,
+                            const std::shared_ptr<LoopBell>& bell,
                             const Joining* joining) {
   const Knobs& knobs = options.knobs;
   const auto taken = [](MemoryKind kind) {
@@ -36,6 +37,7 @@ Result<Planes> Planes::make(Membership& world,
                                            options.epoch.key_prefix + "/plane/" + key,
                                            std::move(own));
                    },
+               .bell = bell,
                .warn =
                    [](const std::string& text) {
                      LIGHTCC_LOG(LogLevel::kWarning, "%s", text.c_str());
@@ -55,6 +57,7 @@ Result<Planes> Planes::make(Membership& world,
       return taken(one->memory_kind());
     }
     staging = one;
+    staging->connect(bell);
   }
   return all;
 }

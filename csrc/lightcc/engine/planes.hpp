@@ -26,12 +26,14 @@ class Planes {
   using Lanes = std::array<PlaneLanes*, kMemoryKindCount>;
   using Facts = std::array<std::optional<PlaneFacts>, kMemoryKindCount>;
 
-  /// The host's, and what the options' makers make. `world` outlives them. `joining`: null for a
+  /// The host's, and what the options' makers make. `world` outlives them. `bell` is
+  /// of the loop. `joining`: null for a
   /// world of one rank. Errors: of the makers; kInvalidArgument when two planes, or two stagings,
   /// serve one kind.
   static Result<Planes> make(Membership& world,
                              SimdLevel simd,
                              const WorldOptions& options,
+                             const std::shared_ptr<LoopBell>& bell,
                              const Joining* joining);
 
   bool serves(MemoryKind kind) const {

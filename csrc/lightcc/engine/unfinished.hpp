@@ -23,10 +23,6 @@ class UnfinishedBuckets {
   struct Entry {
     std::unique_ptr<Work> work;
     std::vector<std::shared_ptr<OutputBuffer>> outputs;  ///< The caller may have dropped them.
-    // For what it costs.
-    std::uint32_t process_set = 0;
-    std::uint64_t allreduce_bytes = 0;  ///< 0: it is nothing to learn from.
-    bool on_two_levels = false;
   };
 
   void add(Entry entry);

@@ -96,6 +96,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
   X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \
+  X(launch_host_function, cuLaunchHostFunc, (StreamHandle*, void (*)(void*), void*))           \
   X(capture_status, cuStreamIsCapturing, (StreamHandle*, int*))                                \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (Option*))                       \
   X(create_event, cuEventCreate, (EventHandle**, unsigned))                                    \

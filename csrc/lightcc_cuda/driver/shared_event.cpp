@@ -12,22 +12,43 @@ Result<std::shared_ptr<const SharedGpu>> SharedGpu::open(const std::string& file
   return std::shared_ptr<const SharedGpu>(std::move(gpu));
 }
 
+SharedGpu::~SharedGpu() {
+  if (context_.has_value()) {
+    const CurrentContext current(*context_);
+    const MutexLock lock(mutex_);
+    events_.clear();
+  }
+}
+
 SharedEvent::SharedEvent(std::shared_ptr<const SharedGpu> gpu, Event event)
     : gpu_(std::move(gpu)), event_(std::move(event)) {}
 
 SharedEvent::~SharedEvent() {
-  const CurrentContext current(gpu_->context());
-  event_.reset();
+  const MutexLock lock(gpu_->mutex_);
+  gpu_->events_.push_back(std::move(event_));
 }
 
 Result<std::shared_ptr<const SharedEvent>> SharedEvent::record(std::shared_ptr<const SharedGpu> gpu,
                                                                StreamHandle* stream) {
-  LIGHTCC_ASSIGN_OR_RETURN(Event event, record_event(gpu->driver(), stream));
-  return std::shared_ptr<const SharedEvent>(new SharedEvent(std::move(gpu), std::move(event)));
+  std::optional<Event> event;
+  {
+    const MutexLock lock(gpu->mutex_);
+    if (!gpu->events_.empty()) {
+      event.emplace(std::move(gpu->events_.back()));
+      gpu->events_.pop_back();
+    }
+  }
+  if (!event.has_value()) {
+    LIGHTCC_ASSIGN_OR_RETURN(Event made, make_event(gpu->driver(), Timing::kUnknown));
+    event.emplace(std::move(made));
+  }
+  LIGHTCC_RETURN_IF_ERROR(gpu->driver().check(
+      gpu->driver().call().record_event(event->get(), stream), "cuEventRecord"));
+  return std::shared_ptr<const SharedEvent>(new SharedEvent(std::move(gpu), std::move(*event)));
 }
 
 Result<bool> SharedEvent::has_passed() const {
-  return has_happened(gpu_->driver(), *event_);
+  return has_happened(gpu_->driver(), event_);
 }
 
 Result<bool> SharedEvent::order(std::uintptr_t stream) const {
@@ -42,7 +63,7 @@ Result<bool> SharedEvent::order(std::uintptr_t stream) const {
     return false;
   }
   LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().wait_for_event(handle, event_->get(), 0), "cuStreamWaitEvent"));
+      driver.check(driver.call().wait_for_event(handle, event_.get(), 0), "cuStreamWaitEvent"));
   return true;
 }
 

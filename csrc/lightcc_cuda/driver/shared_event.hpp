@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
@@ -21,16 +23,20 @@ class SharedGpu {
   static Result<std::shared_ptr<const SharedGpu>> open(const std::string& file, int device);
   SharedGpu(const SharedGpu&) = delete;
   SharedGpu& operator=(const SharedGpu&) = delete;
-  ~SharedGpu() = default;
+  ~SharedGpu();
 
   const Driver& driver() const { return driver_; }
   const Context& context() const { return *context_; }
 
  private:
+  friend class SharedEvent;
+
   explicit SharedGpu(const Driver& driver) : driver_(driver) {}
 
   const Driver driver_;
   std::optional<Context> context_;  // Made when the driver is where it stays.
+  mutable Mutex mutex_;
+  mutable std::vector<Event> events_ LIGHTCC_GUARDED_BY(mutex_);  // That nobody uses any more.
 };
 
 /// Thread: any.
@@ -43,6 +49,7 @@ class SharedEvent {
   SharedEvent& operator=(const SharedEvent&) = delete;
   ~SharedEvent();
 
+  EventHandle* get() const { return event_.get(); }
   /// Whether all has ended that came before. The context is current. Errors: kSystem.
   Result<bool> has_passed() const;
   /// Has `stream` wait for it, on the GPU. False: it is being captured into a CUDA graph, which
@@ -53,7 +60,7 @@ class SharedEvent {
   SharedEvent(std::shared_ptr<const SharedGpu> gpu, Event event);
 
   std::shared_ptr<const SharedGpu> gpu_;
-  std::optional<Event> event_;
+  Event event_;
 };
 
 }  // namespace lightcc::cuda

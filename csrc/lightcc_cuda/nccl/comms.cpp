@@ -67,7 +67,6 @@ class NcclWork final : public Work {
   std::shared_ptr<DeviceEnd> device_end() const override {
     return job_->event() == nullptr ? nullptr : std::make_shared<NcclJobEnd>(launcher_, job_);
   }
-  std::optional<TimePoint> device_begin() const override { return job_->began(); }
 
  private:
   std::shared_ptr<NcclLauncher> launcher_;

@@ -29,6 +29,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
@@ -42,7 +43,9 @@ namespace lightcc::cuda {
 struct NcclSetup {
   NcclLibrary library;
   std::function<void(const std::string& text)> warn;  ///< Called for what cannot be ended.
-  NcclUniqueId id{};                                  ///< The one that rank 0 made.
+  /// Rung when a Work can go on.
+  std::shared_ptr<LoopBell> bell = std::make_shared<LoopBell>();
+  NcclUniqueId id{};  ///< The one that rank 0 made.
   int rank = 0;
   int size = 1;
   std::string driver = kDriverFile;

@@ -14,9 +14,7 @@
 namespace lightcc::cuda {
 namespace {
 
-// How often it is looked whether the GPU has gone on.
-constexpr Duration kGpuPoll = std::chrono::microseconds(50);
-// How often communicators that have work are asked for errors, and calls that go on are looked at.
+// How often what runs is asked for errors, and calls that go on are looked at.
 constexpr Duration kErrorInterval = std::chrono::milliseconds(10);
 // How long no call may end while all communicators are freed. Then they are aborted.
 constexpr Duration kPatienceOfEnd = std::chrono::seconds(5);
@@ -61,7 +59,7 @@ bool NcclLauncher::end(bool aborts) {
     progress_ = clock_.now();
   }
   must_abort_ = must_abort_ || aborts;
-  changed_.notify_all();
+  wakeup_->ring();
   std::optional<TimePoint> deadline;
   while (!is_over_ && !is_lost_) {
     if (must_abort_ || is_ending_) {
@@ -175,16 +173,19 @@ Status NcclLauncher::watch() {
 }
 
 std::optional<Status> NcclLauncher::await() {
-  const MutexLock lock(mutex_);
-  if (launched_.empty() && !must_abort_ && failure_.ok()) {
-    if (!running_.empty()) {
-      (void)changed_.wait_for(mutex_, kGpuPoll);
-    } else if (must_end_ || launch_.goes_on() || chore_.goes_on()) {
-      (void)changed_.wait_for(mutex_, kErrorInterval);
-    } else {
-      changed_.wait(mutex_);
+  Duration patience = Duration::max();
+  {
+    const MutexLock lock(mutex_);
+    if (!launched_.empty() || must_abort_ || !failure_.ok()) {
+      patience = Duration::zero();
+    } else if (!running_.empty() || must_end_ || launch_.goes_on() || chore_.goes_on()) {
+      patience = kErrorInterval;
     }
+    is_idle_ = patience == Duration::max();
   }
+  wakeup_->wait(patience);
+  const MutexLock lock(mutex_);
+  is_idle_ = false;
   std::ranges::move(launched_, std::back_inserter(running_));
   launched_.clear();
   if (must_abort_) {
@@ -248,20 +249,25 @@ Result<bool> NcclLauncher::are_inputs_ready(const NcclJob& job) {
 }
 
 Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
-  NcclJob& job = *running.job;
+  const NcclJob& job = *running.job;
   const TimePoint now = clock_.now();
-  LIGHTCC_ASSIGN_OR_RETURN(const bool could_begin,
-                           job.began_.has_value() ? Result<bool>(true) : are_inputs_ready(job));
+  if (job.passing_->is_over()) {
+    return true;
+  }
+  if (now < running.next_look) {
+    return false;
+  }
+  running.next_look = now + kErrorInterval;
+  if (!running.has_inputs) {
+    LIGHTCC_ASSIGN_OR_RETURN(running.has_inputs, are_inputs_ready(job));
+  }
   if (is_first) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool has_passed, job.event_->has_passed());
     if (has_passed) {
       return true;
     }
   }
-  if (could_begin && !job.began_.has_value()) {
-    job.began_ = now;
-  }
-  if (!could_begin || !is_first) {
+  if (!running.has_inputs || !is_first) {
     running.deadline = deadline_from_now(setup_.operation_patience);
   }
   LIGHTCC_RETURN_IF_ERROR(error_of(*job.comm_, job.what_));
@@ -360,9 +366,12 @@ void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
   const CurrentContext current(gpu->context());
   const auto kernels = current.status().ok() ? shared_kernels(gpu->context())
                                              : Result<SharedKernels>(current.status());
+  auto notifier = kernels.ok() ? EventNotifier::make(gpu->driver(), wakeup_)
+                               : Result<EventNotifier>(kernels.status());
   while (const std::shared_ptr<NcclJob> job = next_job()) {
     std::unique_ptr<OpenSpan> span;
-    const Status launched = kernels.ok() ? launch(*job, gpu, **kernels, span) : kernels.status();
+    const Status launched =
+        notifier.ok() ? launch(*job, gpu, **kernels, *notifier, span) : notifier.status();
     const MutexLock lock(mutex_);
     const TimePoint deadline = launch_.deadline;
     end_call(launch_);
@@ -371,7 +380,10 @@ void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
       end_span(std::move(span), job->status());
     } else {
       launched_.push_back({.job = job, .deadline = deadline, .span = std::move(span)});
-      changed_.notify_all();
+      if (is_idle_ || job->passing_->is_over()) {
+        wakeup_->ring();  // Else that will ring.
+      }
+      ring();
     }
   }
 }
@@ -393,6 +405,7 @@ std::shared_ptr<NcclJob> NcclLauncher::next_job() {
 Status NcclLauncher::launch(NcclJob& job,
                             const std::shared_ptr<const SharedGpu>& gpu,
                             const KernelTable& kernels,
+                            EventNotifier& notifier,
                             std::unique_ptr<OpenSpan>& span) {
   NcclComm& comm = *job.comm_;
   NcclHandle* const handle = comm.handle_;
@@ -422,6 +435,7 @@ Status NcclLauncher::launch(NcclJob& job,
     rows_->close(span.get());  // Before the event by which its end is known.
   }
   LIGHTCC_ASSIGN_OR_RETURN(job.event_, SharedEvent::record(gpu, stream));
+  LIGHTCC_ASSIGN_OR_RETURN(job.passing_, notifier.notify(job.event_->get()));
   job.is_enqueued_.store(true, std::memory_order_release);
   return {};
 }
@@ -432,7 +446,9 @@ void NcclLauncher::begin_call(Call& call, Call what, Duration patience) {
   call = std::move(what);
   call.began = clock_.now();
   call.deadline = deadline_from_now(patience);
-  changed_.notify_all();
+  if (is_idle_) {
+    wakeup_->ring();
+  }
 }
 
 void NcclLauncher::end_call(Call& call) {
@@ -440,7 +456,7 @@ void NcclLauncher::end_call(Call& call) {
   progress_ = clock_.now();
   for_chores_.notify_all();
   if (must_end_) {
-    changed_.notify_all();
+    wakeup_->ring();
   }
 }
 
@@ -459,6 +475,7 @@ void NcclLauncher::finish(NcclJob& job, Status status) {
   }
   job.status_ = std::move(status);
   job.has_ended_.store(true, std::memory_order_release);
+  ring();
   progress_ = clock_.now();
   if (--job.comm_->jobs_ == 0) {
     for_chores_.notify_all();
@@ -470,6 +487,7 @@ void NcclLauncher::finish(NcclComm& comm, Status status) {
   if (!comm.is_done_.load(std::memory_order_relaxed)) {
     comm.status_ = std::move(status);
     comm.is_done_.store(true, std::memory_order_release);
+    ring();
   }
 }
 

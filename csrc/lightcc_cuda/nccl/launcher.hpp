@@ -17,6 +17,7 @@
 
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
+#include "lightcc_cuda/nccl/wakeup.hpp"
 #include "lightcc_cuda/rows/gpu_rows.hpp"
 
 namespace lightcc::cuda {
@@ -38,8 +39,6 @@ class NcclJob {
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   /// Valid once it has ended. If it failed, the GPU may still use memory.
   const Status& status() const { return status_; }
-  /// Valid once it has ended: when the GPU had its inputs. Nothing: that was seen with its end.
-  std::optional<TimePoint> began() const { return began_; }
   /// What passes when the GPU has done it. Null: NCCL has not taken it yet.
   std::shared_ptr<const SharedEvent> event() const {
     return is_enqueued_.load(std::memory_order_acquire) ? event_ : nullptr;
@@ -55,10 +54,10 @@ class NcclJob {
   NcclOperation run_;  // Used by the thread that launches.
 
   Status status_;
-  std::optional<TimePoint> began_;
   std::shared_ptr<const SharedEvent> event_;
-  std::atomic<bool> is_enqueued_{false};  // Set after the event.
-  std::atomic<bool> has_ended_{false};    // Set after what is said of one that has ended.
+  std::shared_ptr<const Passing> passing_;  // By which the GPU passes it.
+  std::atomic<bool> is_enqueued_{false};    // Set after the event.
+  std::atomic<bool> has_ended_{false};      // Set after what is said of one that has ended.
 };
 
 inline Status was_aborted(const char* what) {
@@ -100,6 +99,8 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
     std::shared_ptr<NcclJob> job;
     TimePoint deadline;              // From when the GPU could begin.
     std::unique_ptr<OpenSpan> span;  // Null: no timeline.
+    TimePoint next_look{};           // For what no thread of the driver tells.
+    bool has_inputs = false;
 
     const Stream* stream() const { return job->comm_->stream_.get(); }
   };
@@ -140,6 +141,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   Status launch(NcclJob& job,
                 const std::shared_ptr<const SharedGpu>& gpu,
                 const KernelTable& kernels,
+                EventNotifier& notifier,
                 std::unique_ptr<OpenSpan>& span) LIGHTCC_EXCLUDES(mutex_);
 
   // ---- The thread that makes and frees communicators (launcher_comms.cpp).
@@ -152,6 +154,8 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   /// Where the end has begun meanwhile, it aborts the communicator.
   Status keep(const std::shared_ptr<NcclComm>& comm, NcclHandle* handle) LIGHTCC_EXCLUDES(mutex_);
 
+  /// Has the progress loop look at what has changed.
+  void ring() const { setup_.bell->ring(); }
   void begin_call(Call& call, Call what, Duration patience) LIGHTCC_REQUIRES(mutex_);
   void end_call(Call& call) LIGHTCC_REQUIRES(mutex_);
   bool is_in_use(const NcclComm& comm) const LIGHTCC_REQUIRES(mutex_);
@@ -166,8 +170,10 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   std::vector<Running> running_;  // Used by the thread that watches only.
   std::weak_ptr<Stream> stream_;  // Shared by all communicators where NCCL keeps no order.
 
+  const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();  // For who watches.
+
   Mutex mutex_;
-  CondVar changed_;  // For who watches, and who waits for the end.
+  CondVar changed_;  // For who waits for the end.
   CondVar for_launches_;
   CondVar for_chores_;
   std::deque<std::shared_ptr<NcclJob>> jobs_ LIGHTCC_GUARDED_BY(mutex_);
@@ -187,6 +193,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   bool is_ending_ LIGHTCC_GUARDED_BY(mutex_) = false;   // No thread begins a call any more.
   bool is_over_ LIGHTCC_GUARDED_BY(mutex_) = false;
   bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  bool is_idle_ LIGHTCC_GUARDED_BY(mutex_) = false;  // Who watches sleeps until somebody rings.
 };
 
 }  // namespace lightcc::cuda

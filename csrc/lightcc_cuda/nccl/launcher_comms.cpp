@@ -17,7 +17,7 @@ void NcclLauncher::keep_comms(const std::shared_ptr<const SharedGpu>& gpu) {
   if (!ready.ok()) {
     const MutexLock lock(mutex_);
     failure_ = failure_.ok() ? std::move(ready) : failure_;
-    changed_.notify_all();
+    wakeup_->ring();
     return;
   }
   while (const std::optional<Chore> chore = next_chore()) {

@@ -94,11 +94,34 @@ std::uint64_t bytes_on(const StagedBlock& block, std::int32_t device) {
   return bytes;
 }
 
+/// The bells of all worlds that stage here. Thread: any.
+class Bells {
+ public:
+  void add(const std::weak_ptr<LoopBell>& bell) LIGHTCC_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    std::erase_if(bells_, [](const auto& it) { return it.expired(); });
+    bells_.push_back(bell);
+  }
+  void ring() LIGHTCC_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    for (const auto& one : bells_) {
+      if (const std::shared_ptr<LoopBell> bell = one.lock(); bell != nullptr) {
+        bell->ring();
+      }
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::weak_ptr<LoopBell>> bells_ LIGHTCC_GUARDED_BY(mutex_);
+};
+
 class CudaStaging final : public Staging {
  public:
   explicit CudaStaging(std::string file) : file_(std::move(file)) {}
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
+  void connect(const std::weak_ptr<LoopBell>& bell) override { bells_->add(bell); }
 
   void prepare(std::int32_t device) override {
     const auto nothing = [](const GpuSite& /*gpu*/) { return Status(); };
@@ -172,13 +195,17 @@ class CudaStaging final : public Staging {
     const MutexLock lock(mutex_);
     std::shared_ptr<Launcher>& launcher = launchers_[{device, direction}];
     if (launcher == nullptr) {
-      launcher = std::make_shared<Launcher>(
-          file_, device, direction == Direction::kToHost ? "to host" : "to device");
+      launcher =
+          std::make_shared<Launcher>(file_,
+                                     device,
+                                     direction == Direction::kToHost ? "to host" : "to device",
+                                     [bells = bells_] { bells->ring(); });
     }
     return launcher;
   }
 
   const std::string file_;
+  const std::shared_ptr<Bells> bells_ = std::make_shared<Bells>();
   Mutex mutex_;
   std::map<std::pair<int, Direction>, std::shared_ptr<Launcher>> launchers_
       LIGHTCC_GUARDED_BY(mutex_);

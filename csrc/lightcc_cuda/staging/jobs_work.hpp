@@ -52,7 +52,6 @@ class JobsWork final : public Work {
     }
     return Progress::kDone;
   }
-  bool goes_on_unheard() const override { return true; }
 
  private:
   struct Posted {

@@ -4,8 +4,12 @@
 
 namespace lightcc::cuda {
 
-Launcher::Launcher(std::string file, int device, std::string row)
-    : file_(std::move(file)), device_(device), row_(std::move(row)), thread_([this] { serve(); }) {}
+Launcher::Launcher(std::string file, int device, std::string row, std::function<void()> ring)
+    : file_(std::move(file)),
+      device_(device),
+      row_(std::move(row)),
+      ring_(std::move(ring)),
+      thread_([this] { serve(); }) {}
 
 Launcher::~Launcher() {
   {
@@ -112,10 +116,13 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
     job->status_ = execute(*job);
     job->run_ = nullptr;
     job->traced_ = {};
-    const MutexLock lock(mutex_);
-    job->done_.store(true, std::memory_order_release);
-    running_ = nullptr;
-    changed_.notify_all();
+    {
+      const MutexLock lock(mutex_);
+      job->done_.store(true, std::memory_order_release);
+      running_ = nullptr;
+      changed_.notify_all();
+    }
+    ring_();
   }
 }
 

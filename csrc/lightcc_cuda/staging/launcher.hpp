@@ -57,7 +57,9 @@ class Job {
 class Launcher {
  public:
   /// Opens the driver when there is a first job. `file`: of the driver. `row`: of a timeline.
-  Launcher(std::string file, int device, std::string row = "stream");
+  /// `ring` is called when a job is done, by the launcher's thread.
+  Launcher(
+      std::string file, int device, std::string row = "stream", std::function<void()> ring = [] {});
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   /// Jobs that wait still run. Blocks: until all have ended.
@@ -82,6 +84,7 @@ class Launcher {
   const std::string file_;
   const int device_;
   const std::string row_;
+  const std::function<void()> ring_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::shared_ptr<Job>> waiting_ LIGHTCC_GUARDED_BY(mutex_);

@@ -190,10 +190,6 @@ void sum_many_times(World& world, int rank, const std::string& version) {
     EXPECT_EQ(tensor.read(), Numbers(500, static_cast<float>(1 << kSteps)));
   }
   EXPECT_EQ(world.stats().device_buckets.unfinished, 0U);
-  const std::vector<AllreduceCost> costs = world.stats().allreduce_costs;
-  EXPECT_TRUE(std::ranges::any_of(costs, [](const AllreduceCost& cost) {
-    return cost.carrier == Carrier::kNccl && cost.samples > 0;
-  }));
 }
 
 TEST_F(NcclEnqueued, buckets_follow_one_another_on_the_gpu) {

@@ -11,6 +11,7 @@
 
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/group.hpp"
+#include "lightcc_cuda/nccl/packing.hpp"
 #include "lightcc_cuda/nccl_members.hpp"
 
 namespace lightcc::cuda::nccl_group_test {
@@ -117,14 +118,35 @@ TEST(NcclGroup, a_bucket_is_one_call_to_which_a_member_without_tensors_adds_zero
   EXPECT_EQ(calls, 2 * 3);         // The barrier is one as well.
 }
 
-TEST(NcclGroup, what_does_not_fit_a_buffer_travels_by_itself) {
-  const std::vector<std::size_t> sizes(2, 10'000'000);
+TEST(NcclGroup, a_bucket_takes_few_calls_of_the_driver_and_nobody_asks_when_it_ends) {
+  constexpr int kBuckets = 50;
+  int calls = 0;
   run(2, [&](NcclComms&, Group& group, int rank) {
-    std::vector<Floats> tensors = tensors_of(rank, sizes);
-    ASSERT_TRUE(finish(*group.allreduce(spans_of(tensors), Reduction())).ok());
-    EXPECT_EQ(tensors, sums_of({0, 1}, sizes));
-    EXPECT_EQ(fake::launches(), 0);
+    std::vector<Floats> tensors = tensors_of(rank, {100, 200, 300});
+    for (int i = 0; i < kBuckets; ++i) {
+      ASSERT_TRUE(finish(*group.allreduce(spans_of(tensors), Reduction())).ok());
+      if (i == 0) {
+        ASSERT_TRUE(finish(*group.barrier()).ok());
+        fake::set("devices=5,unified=1");  // It begins to count, after the barrier below.
+        ASSERT_TRUE(finish(*group.barrier()).ok());
+      }
+    }
+    ASSERT_TRUE(finish(*group.barrier()).ok());
+    calls = rank == 0 ? fake::calls() : calls;
+    ASSERT_TRUE(finish(*group.barrier()).ok());
   });
+  // Pack, unpack, record an event and have it told. Where an input has one, it is waited for.
+  EXPECT_LT(calls, 2 * kBuckets * 6);
+}
+
+TEST(NcclPacking, what_does_not_fit_a_buffer_with_others_travels_behind_them) {
+  constexpr std::size_t kMib = std::size_t{1} << 18;  // Elements.
+  std::vector<TensorSpan> tensors;
+  for (const std::size_t size : {100 * kMib, 40 * kMib, 23 * kMib, std::size_t{1}, kMib}) {
+    tensors.push_back({.in = nullptr, .out = nullptr, .count = size});
+  }
+  EXPECT_EQ(first_run(std::span(tensors), sizeof(float)).size(), 1U);
+  EXPECT_EQ(first_run(std::span(tensors).subspan(1), sizeof(float)).size(), 3U);
 }
 
 class NcclVersions : public ::testing::TestWithParam<const char*> {};

@@ -69,13 +69,6 @@ Result<Progress> GridWork::advance() {
   return *moved ? Progress::kMoved : Progress::kIdle;
 }
 
-bool GridWork::goes_on_unheard() const {
-  return (intra_work_ != nullptr && intra_work_->goes_on_unheard()) ||
-         std::ranges::any_of(exchanges_, [](const Exchange& exchange) {
-           return exchange.work != nullptr && exchange.work->goes_on_unheard();
-         });
-}
-
 /// At most one step, so that what it makes ready goes to the network at once.
 Result<bool> GridWork::advance_intra() {
   if (step_ == stages_->schedule().steps()) {

@@ -25,7 +25,6 @@ class GridWork final : public Work {
   ~GridWork() override;
 
   Result<Progress> advance() override;
-  bool goes_on_unheard() const override;
 
  private:
   /// One of the inter groups: chunks c, c + inter.size(), c + 2 * inter.size(), ... go through it.

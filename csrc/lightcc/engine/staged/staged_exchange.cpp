@@ -43,7 +43,6 @@ class ExchangeWork final : public Work {
     }
     return progress;
   }
-  bool goes_on_unheard() const override { return steps_.goes_on_unheard(); }
 
  private:
   std::shared_ptr<ExchangeSite> site_;

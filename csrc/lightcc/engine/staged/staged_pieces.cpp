@@ -58,9 +58,6 @@ class PiecedWork final : public Work {
     return moved ? Progress::kMoved : Progress::kIdle;
   }
 
-  // Peers ring for the collective, and by then copies have gone on as well.
-  bool goes_on_unheard() const override { return collective_ == nullptr; }
-
  private:
   struct Piece {
     std::shared_ptr<StagedBlock> block;

@@ -11,6 +11,7 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/residual/compression_kernels.hpp"
+#include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/engine/operation.hpp"
 
 namespace lightcc {
@@ -66,7 +67,10 @@ class Staging {
   /// compressed in host memory.
   virtual CompressionKernels* topk_kernels(std::int32_t /*device*/) { return nullptr; }
 
-  // Nobody rings when such a Work can go on. `block` is left alone until it is done or dropped;
+  /// Adds a bell that is rung when a Work below can go on, while somebody holds it.
+  virtual void connect(const std::weak_ptr<LoopBell>& bell) = 0;
+
+  // `block` is left alone until it is done or dropped;
   // dropping it blocks until a copy that runs has ended. Copies to the host and copies back run
   // beside one another. Errors: kSystem, kUnimplemented.
 

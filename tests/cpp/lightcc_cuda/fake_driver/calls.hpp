@@ -97,6 +97,7 @@ LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_DECLARE)
       [[gnu::visibility("default"), gnu::ifunc("resolve_" #symbol)]] decltype(function) symbol;
 #define LIGHTCC_NEEDS_CONTEXT(name)              \
   LIGHTCC_MAY_FAIL(name)                         \
+  lightcc::cuda::fake::traffic().count_call();   \
   if (lightcc::cuda::fake::contexts.empty()) {   \
     return lightcc::cuda::fake::kInvalidContext; \
   }

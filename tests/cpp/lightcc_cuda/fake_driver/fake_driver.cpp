@@ -19,6 +19,9 @@ namespace lightcc::cuda::fake {
 [[gnu::visibility("default")]] Copies copies_of(int device) {
   return traffic().of(device);
 }
+[[gnu::visibility("default")]] int calls() {
+  return traffic().calls();
+}
 [[gnu::visibility("default")]] int launches() {
   return traffic().launches();
 }

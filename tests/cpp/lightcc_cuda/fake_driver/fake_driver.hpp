@@ -58,6 +58,8 @@ inline constexpr std::string_view kCubinMagic =
 Copies copies_of(int device);
 /// Kernels that were launched.
 int launches();
+/// Calls that need a context, of any kind.
+int calls();
 /// Modules that were loaded.
 int modules_loaded();
 /// Events that were made and know their time.

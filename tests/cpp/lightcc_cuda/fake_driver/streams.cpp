@@ -46,6 +46,11 @@ LIGHTCC_API cuStreamDestroy_v2(cuda::StreamHandle* stream) {
   --fake::live_objects;
   return cuda::kSuccess;
 }
+LIGHTCC_API cuLaunchHostFunc(cuda::StreamHandle* stream, void (*function)(void*), void* data) {
+  LIGHTCC_NEEDS_CONTEXT("cuLaunchHostFunc")
+  fake::enqueue(stream, [function, data] { function(data); });
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
   LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuStreamSynchronize")

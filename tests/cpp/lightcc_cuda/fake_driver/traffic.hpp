@@ -23,6 +23,7 @@ class Traffic {
     const std::lock_guard lock(mutex_);
     all_.clear();
     launches_ = 0;
+    calls_ = 0;
     modules_ = 0;
     timed_events_ = 0;
     streams_.clear();
@@ -36,6 +37,8 @@ class Traffic {
     return streams_;
   }
   void count_launch() { ++launches_; }
+  void count_call() { ++calls_; }
+  int calls() const { return calls_; }
   void count_module() { ++modules_; }
   void count_timed_event() { ++timed_events_; }
   int timed_events() const { return timed_events_; }
@@ -59,6 +62,7 @@ class Traffic {
 
  private:
   std::atomic<int> launches_{0};
+  std::atomic<int> calls_{0};
   std::atomic<int> modules_{0};
   std::atomic<int> timed_events_{0};
   std::mutex mutex_;
