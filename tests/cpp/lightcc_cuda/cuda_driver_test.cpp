@@ -1,5 +1,4 @@
 // The driver is opened, and GPUs are found and tried, on a fake of the driver's.
-#include <algorithm>
 #include <deque>
 #include <set>
 #include <string>

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -454,7 +453,7 @@ class GpuClockTest : public ::testing::Test {
     fake::set("");
     EXPECT_EQ(fake::live(), 0);
   }
-  /// Of something that has happened by now.
+  /// An event that has happened by now.
   static auto event_on(const Framework& framework) {
     auto event = value(record_event(framework.driver(), framework.stream(), Timing::kKnown));
     framework.wait();

@@ -1,9 +1,7 @@
 // What operations wait for on the fake GPU.
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <gtest/gtest.h>
 

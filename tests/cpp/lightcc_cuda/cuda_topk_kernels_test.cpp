@@ -1,11 +1,8 @@
 // Top-k compression in memory of the fake GPU, as planes call it: the bits of host memory's, in
 // lists, sums and saved states.
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
