@@ -144,9 +144,9 @@ def make_steps(gpus: int = 1, rehearses: bool = False) -> list[Step]:
     nccl = "test_nccl_on_gpus.py::test_"
     shared = f"{nccl}two_ranks_of_one_gpu_are_staged"
     killed = f"{nccl}a_killed_rank_is_named_and_nobody_hangs"
+    held = f"{nccl}a_held_stream_does_not_hold_the_host"
     collectives = (str(COLLECTIVES), "--device", "cuda", "--ranks", str(gpus))
     timed = Program((sys.executable, *collectives, "--steps", "resnet50"), shows="code")
-    trainings = ("test_gpu_training.py", "test_timeline_on_gpus.py", "test_gpu_examples.py")
     fakes = "the fakes have none" if rehearses else ""
     absent = "" if find_sanitizer() else "there is no compute-sanitizer"
     return [
@@ -156,10 +156,10 @@ def make_steps(gpus: int = 1, rehearses: bool = False) -> list[Step]:
         Step("staged", 35, (pytest("test_gpu_operations.py", shared),)),
         Step("nccl-1", 20, (pytest(f"{nccl}every_collective_goes_by_nccl[1]"),)),
         Step("nccl-2", 60, (pytest(f"{nccl}every_collective_goes_by_nccl[2]"),)),
-        Step("nccl-4", 70, (pytest(f"{nccl}two_levels_have_nccl_within_hosts", killed),)),
+        Step("nccl-4", 70, (pytest(f"{nccl}two_levels_have_nccl_within_hosts", killed, held),)),
         Step("figures", 60, (Program(figures.argv, cold),)),
         Step("collectives", 30, (timed,), why_skipped=fakes),
-        Step("training", 100, (pytest(*trainings),)),
+        Step("training", 100, (pytest("test_gpu_training.py"),)),
         Step("failures", 20, (pytest("test_failures_on_gpus.py"),)),
     ]
 

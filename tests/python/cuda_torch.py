@@ -18,7 +18,6 @@ import importlib.metadata
 import importlib.util
 import os
 import subprocess
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,20 +84,15 @@ def finish(torch: Any) -> None:
     _run_operators_on_the_host(torch)
 
 
-def problems_of(checks: Sequence[Callable[[], None]]) -> dict[str, str]:
-    """Returns the traceback of the first check that fails, by its name, and "" for those before.
+def run_checks(guard: str, checks: Sequence[Callable[[], None]]) -> None:
+    """Makes checks in a world whose torch has a GPU: importing torch anew for each takes long."""
+    cuda_torch(guard)
+    import lightcc.torch as hvd
 
-    Importing torch anew takes long, so one start of the ranks serves a file's checks.
-    """
-    problems: dict[str, str] = {}
+    hvd.init()
     for check in checks:
-        try:
-            check()
-        except Exception:  # noqa: BLE001  the test of this check fails with the text
-            problems[check.__name__] = traceback.format_exc()
-            break
-        problems[check.__name__] = ""
-    return problems
+        check()
+    hvd.shutdown()
 
 
 def same(actual: Any, expected: Any) -> bool:

@@ -27,6 +27,12 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
+def capsule_address(capsule: Any) -> int:
+    """Returns where the DLManagedTensor of a capsule lies. It begins with the data's address."""
+    address: int = _capsule_pointer(capsule, b"dltensor")
+    return address
+
+
 class Gpu:
     """The first GPU of a driver, current on the thread that makes this, and a stream of it."""
 
@@ -102,10 +108,16 @@ class Gpu:
             )
         self.call("cuStreamSynchronize", stream)
 
-    def live(self) -> int:
-        """Returns how many objects of the fake driver there are."""
-        count: int = self.driver.lightcc_fake_cuda_live()
-        return count
+    def hold(self, stream: int) -> ctypes.c_uint32:
+        """Has a stream wait until the word that this returns is 1."""
+        pinned = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(4), 0)
+        assert pinned.value is not None
+        word = ctypes.c_uint32.from_address(pinned.value)
+        word.value, at_least = 0, 0
+        address = ctypes.c_uint64(pinned.value)
+        self.call("cuStreamWaitValue32_v2", ctypes.c_void_p(stream), address, 1, at_least)
+        return word
 
 
 _gpu: Gpu | None = None
@@ -175,11 +187,7 @@ def on_host(result: Any) -> Any:
     else:
         dtype = BFLOAT16 if result.dtype == "bfloat16" else np.dtype(result.dtype)
         capsule = result.__dlpack__()
-        # A DLManagedTensor begins with the address.
-        tensor = ctypes.cast(
-            _capsule_pointer(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_uint64)
-        )
-        address = tensor[0]
+        address = ctypes.c_uint64.from_address(capsule_address(capsule)).value
     values = np.empty(result.shape, dtype)
     use_gpu().read(address, values)
     return values

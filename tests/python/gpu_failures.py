@@ -1,7 +1,7 @@
 """What ranks are told where a GPU fails: on the fake driver, or on a real GPU.
 
-Each function is given the driver's file. A GPU that has failed is of no use to its process any
-more, so each has ranks of its own.
+Each function is given the driver's file. A GPU that has failed is of no use any more, so each has
+ranks of its own.
 """
 
 from __future__ import annotations
@@ -115,16 +115,3 @@ def take_all_memory(gpu: Gpu) -> None:
         assert code in (0, out_of_memory), code
         if code == out_of_memory:
             size //= 2
-
-
-def memory_was_freed(driver: str) -> str:
-    """Reduces an array whose memory is gone, and then one that is there."""
-    gpu = use_gpu(driver)
-    hvd.init()
-    x = np.ones(1 << 22, np.float32)
-    array: Any = GpuArray(x)
-    gpu.call("cuMemFree_v2", ctypes.c_uint64(array.address))
-    told = reduce_until_an_error(array)
-    array.address = 0
-    check_same(on_host(hvd.allreduce(GpuArray(x), op=hvd.Sum, name="another")), hvd.size() * x)
-    return told

@@ -18,9 +18,11 @@ ASYNCHRONOUS: dict[str, Callable[[Any], Any]] = {
     "grouped_allreduce": lambda x: hvd.grouped_allreduce_async([x, x], name="g", op=hvd.Min),
     "allgather": lambda x: hvd.allgather_async(x, name="a"),
     "grouped_allgather": lambda x: hvd.grouped_allgather_async([x], name="ga"),
-    "broadcast": lambda x: hvd.broadcast_async(x, 1, name="b"),
+    "broadcast": lambda x: hvd.broadcast_async(x, hvd.size() - 1, name="b"),
     "alltoall": lambda x: hvd.alltoall_async(x, name="t"),
-    "alltoall, uneven": lambda x: hvd.alltoall_async(x, [hvd.rank() + 1, 2], name="u"),
+    "alltoall, uneven": lambda x: hvd.alltoall_async(
+        x, [hvd.rank() + 1, 2][-hvd.size() :], name="u"
+    ),
 }
 NUMBERS_ALONE: dict[str, Callable[[Any], Any]] = {
     "sum": lambda x: hvd.allreduce_async(x, name="s", op=hvd.Sum),
@@ -31,7 +33,7 @@ NUMBERS_ALONE: dict[str, Callable[[Any], Any]] = {
 IN_PLACE: dict[str, Callable[[Any], Any]] = {
     "allreduce_": lambda x: hvd.allreduce_(x, name="r", op=hvd.Max),
     "grouped_allreduce_": lambda x: hvd.grouped_allreduce_([x], name="g", op=hvd.Min)[0],
-    "broadcast_": lambda x: hvd.broadcast_(x, 1, name="b"),
+    "broadcast_": lambda x: hvd.broadcast_(x, hvd.size() - 1, name="b"),
 }
 
 

@@ -9,23 +9,14 @@ import pytest
 from gpu_operations import every_operation_gives_what_it_gives_for_host_memory
 
 import lightcc as hvd
-from lightcc import _core
 from lightcc.testing import spawn_ranks
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def needs_gpu() -> None:
-    try:
-        _core.find_gpus()
-    except NotImplementedError as error:
-        pytest.skip(str(error))
-
-
 def test_every_operation_gives_the_hosts_bits() -> None:
-    driver = "libcuda.so.1"
-    spawn_ranks(every_operation_gives_what_it_gives_for_host_memory, 2, driver, fresh=True)
+    function = every_operation_gives_what_it_gives_for_host_memory
+    spawn_ranks(function, 2, "libcuda.so.1", fresh=True)
 
 
 def cupy_gets_its_own_arrays() -> None:

@@ -6,6 +6,8 @@ of its own. So NCCL takes them for hosts, and sends by its network what they red
 
 from __future__ import annotations
 
+import importlib.util
+
 import gpu_nccl
 import pytest
 
@@ -40,6 +42,13 @@ def test_two_levels_have_nccl_within_hosts(gpus: list[str]) -> None:
     environments = gpu_nccl.with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1")
     function = gpu_nccl.chunks_go_by_nccl_within_hosts
     spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
+
+
+def test_a_held_stream_does_not_hold_the_host(gpus: list[str]) -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    function = gpu_nccl.a_held_stream_does_not_hold_the_host
+    spawn_ranks(function, 2, DRIVER, env=gpu_nccl.with_nccl(gpus, 2), fresh=True)
 
 
 def test_two_ranks_of_one_gpu_are_staged(gpus: list[str]) -> None:

@@ -116,8 +116,8 @@ def test_each_test_marked_gpu_is_in_one_step() -> None:
     assert collected(*paths) == collected(folder) != []
 
 
-#: The others take longer, and ctest runs the kernels on the fake driver.
-REHEARSED = "machine,staged,nccl-1,nccl-2,nccl-4,failures"
+#: ctest runs the kernels on the fake driver.
+REHEARSED = "machine,staged,nccl-1,nccl-2,nccl-4,training,failures"
 
 
 @pytest.mark.slow
