@@ -117,23 +117,6 @@ class TimelineFile {
   std::map<std::string, double> errors_;
 };
 
-/// A folder for timelines, which goes with it.
-class TimelineFolder {
- public:
-  TimelineFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "rows-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  TimelineFolder(const TimelineFolder&) = delete;
-  TimelineFolder& operator=(const TimelineFolder&) = delete;
-  ~TimelineFolder() { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-
- private:
-  std::filesystem::path folder_;
-};
-
 Timing timing_for(const World& world) {
   return world.is_recording() ? Timing::kKnown : Timing::kUnknown;
 }
@@ -157,10 +140,34 @@ void reduce(World& world,
   }
 }
 
-void start(World& world, const std::string& path) {
-  const Status started = world.start_timeline({.path = path, .all_ranks = true});
-  ASSERT_TRUE(started.ok()) << started.message();
-}
+/// Jobs write timelines to a folder, which goes with the test.
+class CudaRows : public ::testing::Test {
+ protected:
+  CudaRows() {
+    std::string pattern = std::filesystem::temp_directory_path() / "rows-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    fake::set("");
+    fake::set_nccl("");
+  }
+  ~CudaRows() override { std::filesystem::remove_all(folder_); }
+
+  void start(World& world, const std::string& name = "t.json") const {
+    const Status started = world.start_timeline({.path = folder_ / name, .all_ranks = true});
+    ASSERT_TRUE(started.ok()) << started.message();
+  }
+  void reduce_two(World& world, const Framework& framework) const {
+    start(world);
+    reduce(world, framework, "a", 1000);
+    reduce(world, framework, "b", 3000);
+    world.stop_timeline();
+  }
+  TimelineFile file(int rank = 0, const std::string& name = "t.json") const {
+    return TimelineFile(timeline_path(folder_ / name, rank));
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
 
 /// Two slices, one after the other, each within its bucket on the lane. One of NCCL's may end
 /// later: a bucket ends when the GPU has been given it.
@@ -206,24 +213,16 @@ void expect_inputs_before(const TimelineFile& file, const std::string& row) {
   EXPECT_GT(ready[1].begin + file.error_of("GPU 0 inputs"), slices[0].end - file.error_of(row));
 }
 
-void reduce_two(World& world, const Framework& framework, const std::string& path) {
-  start(world, path);
-  reduce(world, framework, "a", 1000);
-  reduce(world, framework, "b", 3000);
-  world.stop_timeline();
-}
-
-TEST(CudaRows, copies_lie_in_order_within_their_buckets) {
-  const TimelineFolder folder;
+TEST_F(CudaRows, copies_lie_in_order_within_their_buckets) {
   fake::set("delay_us=300");
   run_gpu_job(on_one_host(2), [&](World& world, int /*rank*/) {
     const Framework framework;
     reduce(world, framework, "before", 500);
-    reduce_two(world, framework, folder.path("t.json"));
+    reduce_two(world, framework);
     reduce(world, framework, "after", 500);
   });
   for (const int rank : {0, 1}) {
-    const TimelineFile file(timeline_path(folder.path("t.json"), rank));
+    const TimelineFile file = this->file(rank);
     expect_in_order(file, "GPU 0 to host", "SHM_ALLREDUCE");
     expect_in_order(file, "GPU 0 to device", "SHM_ALLREDUCE");
     expect_inputs_before(file, "GPU 0 to host");
@@ -233,53 +232,47 @@ TEST(CudaRows, copies_lie_in_order_within_their_buckets) {
   }
 }
 
-TEST(CudaRows, operations_of_nccl_lie_in_order) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
+TEST_F(CudaRows, operations_of_nccl_lie_in_order) {
   run_nccl_job(on_one_host(2), [&](World& world, int rank) {
     const Framework framework(rank);
-    reduce_two(world, framework, folder.path("t.json"));
+    reduce_two(world, framework);
   });
-  const TimelineFile file(folder.path("t.json"));
+  const TimelineFile file = this->file();
   expect_in_order(file, "GPU 0 NCCL", "NCCL_ALLREDUCE");
   expect_inputs_before(file, "GPU 0 NCCL");
   EXPECT_EQ(file.of_gpus(), 4);
   EXPECT_EQ(file.on("GPU 0 NCCL").front().what, "ncclAllReduce");
-  const TimelineFile other(timeline_path(folder.path("t.json"), 1));
-  EXPECT_EQ(other.on("GPU 1 NCCL").size(), 2U);
+  EXPECT_EQ(this->file(1).on("GPU 1 NCCL").size(), 2U);
 }
 
-TEST(CudaRows, streams_of_communicators_have_a_row_each) {
-  const TimelineFolder folder;
+TEST_F(CudaRows, streams_of_communicators_have_a_row_each) {
   fake::set_nccl("ordered=1,version=22602");
   JobOptions options = on_one_host(2);
   options.environment = {{"LIGHT_NUM_STREAMS", "2"}, {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}};
   run_nccl_job(std::move(options), [&](World& world, int rank) {
     const Framework framework(rank);
-    start(world, folder.path("t.json"));
+    start(world);
     for (const char* const name : {"a", "b", "c", "d"}) {
       reduce(world, framework, name, 1000);
     }
     world.stop_timeline();
   });
-  const TimelineFile file(folder.path("t.json"));
+  const TimelineFile file = this->file();
   EXPECT_EQ(file.on("GPU 0 NCCL").size(), file.on("lane 0").size());
   EXPECT_EQ(file.on("GPU 0 NCCL 2").size(), file.on("lane 1").size());
   EXPECT_EQ(file.on("GPU 0 NCCL").size() + file.on("GPU 0 NCCL 2").size(), 4U);
 }
 
-TEST(CudaRows, two_levels_have_a_slice_for_each_part_of_the_way) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
+TEST_F(CudaRows, two_levels_have_a_slice_for_each_part_of_the_way) {
   JobOptions options = on_hosts({0, 0, 1, 1});
   options.environment["LIGHT_2D_ALLREDUCE"] = "1";
   run_nccl_job(std::move(options), [&](World& world, int rank) {
     const Framework framework(rank % 2);
-    start(world, folder.path("t.json"));
+    start(world);
     reduce(world, framework, "a", 4000);
     world.stop_timeline();
   });
-  const TimelineFile file(folder.path("t.json"));
+  const TimelineFile file = this->file();
   const std::vector<Slice> parts = file.on("GPU 0 NCCL");
   ASSERT_GE(parts.size(), 2U);
   for (const Slice& part : parts) {
@@ -290,18 +283,17 @@ TEST(CudaRows, two_levels_have_a_slice_for_each_part_of_the_way) {
   EXPECT_EQ(file.on("GPU 0 inputs").size(), 1U);
 }
 
-TEST(CudaRows, compression_on_a_gpu_is_on_the_rows_of_its_streams) {
-  const TimelineFolder folder;
+TEST_F(CudaRows, compression_on_a_gpu_is_on_the_rows_of_its_streams) {
   const CompressionSpec spec{.ratio = 0.1};
   JobOptions options = on_hosts({0, 1});
   options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
   run_gpu_job(std::move(options), [&](World& world, int /*rank*/) {
     const Framework framework;
-    start(world, folder.path("t.json"));
+    start(world);
     reduce(world, framework, "a", 1000, &spec);
     world.stop_timeline();
   });
-  const TimelineFile file(folder.path("t.json"));
+  const TimelineFile file = this->file();
   ASSERT_EQ(file.on("GPU 0 to host").size(), 1U);
   EXPECT_EQ(file.on("GPU 0 to host").front().name, "TOPK_ALLREDUCE");
   EXPECT_EQ(file.on("GPU 0 to host").front().what, "top-k");
@@ -310,30 +302,12 @@ TEST(CudaRows, compression_on_a_gpu_is_on_the_rows_of_its_streams) {
   EXPECT_EQ(file.on("GPU 0 to device").front().bytes, 4000);
 }
 
-TEST(CudaRows, no_event_knows_its_time_without_a_timeline) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
-  run_nccl_job(on_one_host(2), [&](World& world, int rank) {
-    const Framework framework(rank);
-    EXPECT_FALSE(world.is_recording());
-    reduce(world, framework, "a", 1000);
-    const Tensor tensor(framework, Numbers(1000));
-    (void)value(run_one(world, tensor.in(OpType::kAllreduce, "staged", ReduceOp::kAdasum)));
-    EXPECT_EQ(fake::timed_events(), 0);
-    wait_for_all(world);
-    reduce_two(world, framework, folder.path("t.json"));
-    EXPECT_FALSE(world.is_recording());
-    EXPECT_GT(fake::timed_events(), 0);
-  });
-}
-
-TEST(CudaRows, each_gpu_of_a_rank_has_rows) {
-  const TimelineFolder folder;
+TEST_F(CudaRows, each_gpu_of_a_rank_has_rows) {
   fake::set("devices=2");
   run_gpu_job(on_one_host(2), [&](World& world, int /*rank*/) {
     const Framework first(0);
     const Framework second(1);
-    start(world, folder.path("t.json"));
+    start(world);
     const Tensor tensors[] = {Tensor(first, Numbers(1000)), Tensor(second, Numbers(2000))};
     std::vector<Operation> operations;
     operations.push_back(tensors[0].in(OpType::kAllreduce, "a"));
@@ -343,7 +317,7 @@ TEST(CudaRows, each_gpu_of_a_rank_has_rows) {
     (void)value(run_together(world, std::move(operations)));
     world.stop_timeline();
   });
-  const TimelineFile file(folder.path("t.json"));
+  const TimelineFile file = this->file();
   for (const std::size_t gpu : {0U, 1U}) {
     const std::string of = "GPU " + std::to_string(gpu);
     for (const char* const row : {" to host", " to device", " inputs"}) {
@@ -356,25 +330,31 @@ TEST(CudaRows, each_gpu_of_a_rank_has_rows) {
   }
 }
 
-TEST(CudaRows, a_timeline_may_end_and_another_one_begin) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
+TEST_F(CudaRows, events_know_their_time_while_there_is_a_timeline_and_another_one_may_begin) {
   run_nccl_job(on_one_host(2), [&](World& world, int rank) {
     const Framework framework(rank);
-    start(world, folder.path("one.json"));
+    EXPECT_FALSE(world.is_recording());
+    reduce(world, framework, "before", 1000);
+    const Tensor tensor(framework, Numbers(1000));
+    (void)value(run_one(world, tensor.in(OpType::kAllreduce, "staged", ReduceOp::kAdasum)));
+    EXPECT_EQ(fake::timed_events(), 0);
+    wait_for_all(world);
+    start(world, "one.json");
     reduce(world, framework, "a", 1000);
-    start(world, folder.path("two.json"));
+    start(world, "two.json");
     reduce(world, framework, "b", 1000);
     world.stop_timeline();
+    EXPECT_FALSE(world.is_recording());
+    EXPECT_GT(fake::timed_events(), 0);
     reduce(world, framework, "c", 1000);
-    start(world, folder.path("three.json"));
+    start(world, "three.json");
     reduce(world, framework, "d", 1000);
     world.stop_timeline();
   });
   const std::pair<std::string, std::string> files[] = {
       {"one.json", "allreduce.a"}, {"two.json", "allreduce.b"}, {"three.json", "allreduce.d"}};
   for (const auto& [name, tensor] : files) {
-    const TimelineFile file(folder.path(name));
+    const TimelineFile file = this->file(0, name);
     ASSERT_EQ(file.on("GPU 0 NCCL").size(), 1U) << name;
     EXPECT_EQ(file.on("GPU 0 NCCL").front().tensor, tensor);
     EXPECT_EQ(file.on("GPU 0 inputs").size(), 1U) << name;
@@ -389,20 +369,18 @@ void keep_line(LogLevel /*level*/, const std::string& line) {
   log_lines.push_back(line);
 }
 
-TEST(CudaRows, a_driver_that_does_not_say_the_time_costs_the_rows_alone) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
+TEST_F(CudaRows, a_driver_that_does_not_say_the_time_costs_the_rows_alone) {
   set_log_sink(&keep_line);
   run_nccl_job(
       on_one_host(2),
       [&](World& world, int rank) {
         const Framework framework(rank);
-        reduce_two(world, framework, folder.path("t.json"));
+        reduce_two(world, framework);
       },
       "devices=4,fail=cuEventElapsedTime:1:0");
   set_log_sink(nullptr);
-  EXPECT_EQ(TimelineFile(folder.path("t.json")).of_gpus(), 0);
-  EXPECT_EQ(TimelineFile(folder.path("t.json")).on("lane 0").size(), 2U);
+  EXPECT_EQ(file().of_gpus(), 0);
+  EXPECT_EQ(file().on("lane 0").size(), 2U);
   const MutexLock lock(log_mutex);
   EXPECT_EQ(
       std::ranges::count_if(
@@ -414,12 +392,10 @@ TEST(CudaRows, a_driver_that_does_not_say_the_time_costs_the_rows_alone) {
       1);
 }
 
-TEST(CudaRows, what_nccl_does_not_end_ends_with_the_error) {
-  const TimelineFolder folder;
-  fake::set_nccl("");
+TEST_F(CudaRows, what_nccl_does_not_end_ends_with_the_error) {
   run_nccl_job(on_one_host(2), [&](World& world, int rank) {
     const Framework framework(rank);
-    start(world, folder.path("t.json"));
+    start(world);
     reduce(world, framework, "a", 1000);
     wait_for_all(world);
     if (rank == 0) {
@@ -432,7 +408,7 @@ TEST(CudaRows, what_nccl_does_not_end_ends_with_the_error) {
   });
   int failed = 0;
   for (const int rank : {0, 1}) {
-    const TimelineFile file(timeline_path(folder.path("t.json"), rank));
+    const TimelineFile file = this->file(rank);
     const std::vector<Slice> slices = file.on("GPU " + std::to_string(rank) + " NCCL");
     ASSERT_GE(slices.size(), 1U);
     EXPECT_EQ(slices[0].failed, "");

@@ -20,22 +20,15 @@
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/staging/pinned_pool.hpp"
-#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::cuda_staging_test {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
-JobOptions two_hosts() {
-  JobOptions options = on_hosts({0, 0, 1, 1});
-  options.environment["LIGHT_TOPK_THRESHOLD"] = "1K";
-  return options;
-}
-
 class CudaStaging : public ::testing::TestWithParam<bool> {
  protected:
-  static JobOptions job() { return GetParam() ? two_hosts() : on_one_host(4); }
+  static JobOptions job() { return GetParam() ? on_hosts({0, 0, 1, 1}) : on_one_host(4); }
 };
 INSTANTIATE_TEST_SUITE_P(OneHostAndTwo, CudaStaging, ::testing::Bool());
 
@@ -94,24 +87,6 @@ TEST_P(CudaStaging, carries_messages) {
     }
     wait_for_all(world);
   });
-}
-
-TEST(CudaStagingOfCompression, what_was_kept_back_is_the_hosts) {
-  const CompressionSpec specs[] = {{.ratio = 0.01, .momentum = 0.5},
-                                   {.compressor = Compressor::kInt8}};
-  for (const CompressionSpec& spec : specs) {
-    const auto train = [&](World& world, int rank, const Framework* framework) {
-      return topk_jobs::train(world, rank, framework, spec);
-    };
-    topk_jobs::ByRank expected = topk_jobs::trained_on_hosts(
-        two_hosts(), [&](World& world, int rank) { return train(world, rank, nullptr); });
-    run_gpu_job(two_hosts(), [&](World& world, int rank) {
-      const Framework framework;
-      EXPECT_EQ(train(world, rank, &framework), topk_jobs::of(expected, rank))
-          << compressor_name(spec.compressor);
-      EXPECT_GT(world.stats().compression.tensors, 0U);
-    });
-  }
 }
 
 TEST(CudaStagingOrder, an_input_is_read_when_its_stream_has_written_it) {

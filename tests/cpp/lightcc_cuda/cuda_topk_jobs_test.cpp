@@ -28,31 +28,38 @@ using namespace testing::topk_jobs;  // NOLINT(google-build-using-namespace)
 constexpr int kRanks = 3;
 
 /// What ranks have after a training where all tensors are in host memory.
-ByRank expected_of(const CompressionSpec& spec) {
-  return trained_on_hosts(options(), [&](World& world, int rank) {
-    return topk_jobs::train(world, rank, nullptr, spec);
-  });
+ByRank expected_of(const JobOptions& job, const CompressionSpec& spec) {
+  return trained_on_hosts(
+      job, [&](World& world, int rank) { return topk_jobs::train(world, rank, nullptr, spec); });
 }
 
-// Ways to compress that have something of their own on GPUs.
-class CudaTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {};
+// Ways to compress that have something of their own on GPUs, and one that has not.
+class CudaCompression : public ::testing::TestWithParam<CompressionSpec> {};
 INSTANTIATE_TEST_SUITE_P(All,
-                         CudaTopkOfJobs,
+                         CudaCompression,
                          ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
                                            CompressionSpec{
                                                .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
-                                           CompressionSpec{.ratio = 0.05, .exact = true}));
+                                           CompressionSpec{.ratio = 0.05, .exact = true},
+                                           CompressionSpec{.compressor = Compressor::kInt8}));
 
-TEST_P(CudaTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
-  ByRank expected = expected_of(GetParam());
-  fake::set("delay_us=100");
-  run_gpu_job(options(), [&](World& world, int rank) {
-    const Framework framework;
-    EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), of(expected, rank));
-    // Two tensors in four steps, less those of the warm-up that travel in another way.
-    EXPECT_GE(world.stats().compression.on_device, 4U);
-    EXPECT_LT(world.stats().compression.on_device, world.stats().compression.tensors);
-  });
+TEST_P(CudaCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
+  for (const std::vector<int>& hosts : {std::vector{0, 1, 2}, std::vector{0, 0, 1, 1}}) {
+    JobOptions job = options();
+    job.size = static_cast<int>(hosts.size());
+    job.hosts = hosts;
+    ByRank expected = expected_of(job, GetParam());
+    fake::set("delay_us=100");
+    run_gpu_job(job, [&](World& world, int rank) {
+      const Framework framework;
+      EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), of(expected, rank));
+      // Two tensors in four steps, less those of the warm-up that travel in another way.
+      const bool on_device = GetParam().compressor == Compressor::kTopk && hosts.size() == 3;
+      EXPECT_GT(world.stats().compression.tensors, 0U);
+      EXPECT_LT(world.stats().compression.on_device, world.stats().compression.tensors);
+      EXPECT_GE(world.stats().compression.on_device, on_device ? 4U : 0U);
+    });
+  }
 }
 
 TEST(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
@@ -77,7 +84,7 @@ TEST(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
 
 // It needs no other rank's consent.
 TEST(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_host) {
-  ByRank expected = expected_of({});
+  ByRank expected = expected_of(options(), {});
   std::atomic<std::uint64_t> on_device = 0;
   run_gpu_job(options(), [&](World& world, int rank) {
     const Framework framework;

@@ -1,27 +1,127 @@
 // Top-k compression in memory of the fake GPU, as planes call it: the bits of host memory's, in
-// lists, sums and saved states.
+// lists, sums and saved states; what it refuses, and how its calls fail.
+#include <algorithm>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/residual/compression_kernels.hpp"
 #include "lightcc/compression/topk/topk_plan.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/staging/launcher.hpp"
 #include "lightcc_cuda/staging/topk_kernels.hpp"
-#include "lightcc_cuda/topk_kernels_testing.hpp"
 
 namespace lightcc::cuda::cuda_topk_kernels_test {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
+
+/// Waits for the end of a work.
+Status finish(const Result<std::unique_ptr<Work>>& work) {
+  LIGHTCC_RETURN_IF_ERROR(work.status());
+  while (*work != nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, (*work)->advance());
+    if (progress == Progress::kDone) {
+      break;
+    }
+    std::this_thread::yield();
+  }
+  return {};
+}
+
+/// A step of one shard, to its end.
+Status compress(CompressionKernels& kernels,
+                ShardResidual& state,
+                const std::byte* shard,
+                const TopkRequest& request,
+                std::span<std::byte> list,
+                TopkOutcome& outcome) {
+  const TopkStep step{
+      .state = &state, .shard = shard, .request = request, .list = list, .outcome = &outcome};
+  return finish(kernels.compress({&step, 1}));
+}
+
+/// A sum, to its end.
+Status merge(CompressionKernels& kernels, const TopkSum& sum) {
+  return finish(kernels.merge({&sum, 1}));
+}
+
+/// Bytes in memory of the GPU.
+class OnGpu {
+ public:
+  OnGpu(const Framework& framework, std::size_t bytes, std::size_t shift = 0)
+      : framework_(framework),
+        bytes_(bytes),
+        shift_(shift),
+        memory_(value(
+            allocate_device_memory(framework.driver(), std::max<std::size_t>(shift + bytes, 1)))) {}
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(memory_.get() + shift_); }
+  void write(const Buffer& from) const {
+    if (bytes_ == 0) {
+      return;
+    }
+    EXPECT_EQ(framework_.driver().call().copy_to_device(
+                  memory_.get() + shift_, from.data(), bytes_, framework_.stream()),
+              kSuccess);
+    framework_.wait();
+  }
+  Buffer read() const {
+    Buffer to(bytes_);
+    if (bytes_ == 0) {
+      return to;
+    }
+    EXPECT_EQ(framework_.driver().call().copy_to_host(
+                  to.data(), memory_.get() + shift_, bytes_, framework_.stream()),
+              kSuccess);
+    framework_.wait();
+    return to;
+  }
+
+ private:
+  const Framework& framework_;
+  std::size_t bytes_;
+  std::size_t shift_;
+  DeviceMemory memory_;
+};
+
+class CudaTopkKernelsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::set(""); }
+
+  /// Runs a body with a framework; afterwards nothing of the driver's is left.
+  template <typename Body>
+  static void with_gpu(const Body& body) {
+    const int before = fake::live();
+    {
+      const std::shared_ptr<Staging> staging = make_staging();
+      const Framework framework;
+      body(framework, *staging->topk_kernels(0));
+    }
+    EXPECT_EQ(fake::live(), before);
+  }
+};
+
+Buffer saved(const ShardResidual& state) {
+  Bytes bytes;
+  EXPECT_TRUE(state.save(bytes).ok());
+  return {bytes.begin(), bytes.end()};
+}
 
 /// Tensors that are compressed and added up together, step after step.
 struct Case {
@@ -183,9 +283,7 @@ Calls expect_same_steps(const Framework& framework, CompressionKernels& kernels,
   return calls;
 }
 
-class CudaTopkKernels : public TopkKernelsTest {};
-
-TEST_F(CudaTopkKernels, lists_states_and_sums_have_the_bits_of_host_memory) {
+TEST_F(CudaTopkKernelsTest, lists_states_and_sums_have_the_bits_of_host_memory) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     const std::vector<double> two_steps(2, 0.0);
     for (const DataType dtype : kFloatTypes) {
@@ -204,7 +302,7 @@ TEST_F(CudaTopkKernels, lists_states_and_sums_have_the_bits_of_host_memory) {
   });
 }
 
-TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
+TEST_F(CudaTopkKernelsTest, momentum_may_come_and_go) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}});
     // A step that is skipped gives up the velocity that it brought.
@@ -213,7 +311,7 @@ TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
   });
 }
 
-TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
+TEST_F(CudaTopkKernelsTest, what_is_saved_goes_on_anywhere) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     expect_same_steps(
         framework, kernels, {.sizes = {9000}, .momenta = {0.5, 0.5, 0.5, 0.5}, .moves = true});
@@ -228,7 +326,7 @@ std::vector<std::size_t> many_sizes(std::size_t count) {
   return sizes;
 }
 
-TEST_F(CudaTopkKernels, many_tensors_take_the_launches_and_copies_of_one) {
+TEST_F(CudaTopkKernelsTest, many_tensors_take_the_launches_and_copies_of_one) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const Case& c :
          {Case{.sizes = many_sizes(40), .momenta = {0.0, 0.0}},
@@ -249,7 +347,7 @@ TEST_F(CudaTopkKernels, many_tensors_take_the_launches_and_copies_of_one) {
   });
 }
 
-TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
+TEST_F(CudaTopkKernelsTest, more_tensors_than_a_table_has_take_several) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     const auto launches_of = [&](const std::vector<std::size_t>& sizes) {
       return expect_same_steps(framework, kernels, {.sizes = sizes, .momenta = {0.0}}).launches;
@@ -258,7 +356,7 @@ TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
   });
 }
 
-TEST_F(CudaTopkKernels, shards_without_elements_take_no_launch) {
+TEST_F(CudaTopkKernelsTest, shards_without_elements_take_no_launch) {
   with_gpu([](const Framework& framework, CompressionKernels& kernels) {
     for (const DataType dtype : kFloatTypes) {
       const auto calls_of = [&](const std::vector<std::size_t>& sizes) {
@@ -274,6 +372,173 @@ TEST_F(CudaTopkKernels, shards_without_elements_take_no_launch) {
       EXPECT_EQ(calls_of({0, 0}), Calls());
     }
   });
+}
+
+// ---- What is refused, and calls that fail.
+
+TEST_F(CudaTopkKernelsTest, refuse_what_they_cannot_do) {
+  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
+    EXPECT_EQ(kernels.why_unsupported(1, 64), "");
+    EXPECT_EQ(kernels.why_unsupported(0, 2), "");
+    EXPECT_NE(kernels.why_unsupported(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
+              std::string::npos);
+    EXPECT_NE(kernels.why_unsupported(1, 65).find("at most 64"), std::string::npos);
+    EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
+    const auto first = value(kernels.make_state(DataType::kFloat32, 100));
+    const auto second = value(kernels.make_state(DataType::kFloat16, 100));
+    EXPECT_EQ(first->on_host(), nullptr);
+    const OnGpu memory(framework, 400);
+    memory.write(Buffer(400));
+    Buffer list(max_list_bytes(100, 100, {}));
+    TopkOutcome outcome;
+    const auto step_of = [&](ShardResidual& state, std::size_t k = 1, std::size_t capacity = 1) {
+      return TopkStep{.state = &state,
+                      .shard = memory.data(),
+                      .request = {.k = k, .capacity = capacity},
+                      .list = list,
+                      .outcome = &outcome};
+    };
+    const auto refusal_of = [&](const std::vector<TopkStep>& steps) {
+      return kernels.compress(steps).status();
+    };
+    const Status mixed = refusal_of({step_of(*first), step_of(*second)});
+    EXPECT_EQ(mixed.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(mixed.message().find("float32 and float16"), std::string::npos) << mixed.message();
+    EXPECT_EQ(refusal_of({step_of(*first), step_of(*first)}).code(), ErrorCode::kInternal);
+    for (const TopkStep& step : {step_of(*first, 0), step_of(*first, 2), step_of(*first, 1, 101)}) {
+      EXPECT_EQ(refusal_of({step}).code(), ErrorCode::kInvalidArgument);
+    }
+    EXPECT_FALSE(first->is_pending());
+    EXPECT_FALSE(second->is_pending());
+    const std::vector<TopkStep> good{step_of(*first)};
+    EXPECT_TRUE(finish(kernels.compress(good)).ok());
+    EXPECT_EQ(refusal_of(good).code(), ErrorCode::kInternal);  // It is pending.
+    Bytes bytes;
+    EXPECT_EQ(first->save(bytes).code(), ErrorCode::kInternal);
+    const auto sum_of = [&](std::vector<TopkListView> lists, DataType dtype) {
+      return TopkSum{
+          .lists = std::move(lists), .out = memory.data(), .elements = 100, .dtype = dtype};
+    };
+    const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
+    const TopkSum two_types[] = {sum_of({none}, DataType::kFloat32),
+                                 sum_of({none}, DataType::kFloat16)};
+    EXPECT_EQ(kernels.merge(two_types).status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(merge(kernels, sum_of({}, DataType::kFloat32)).code(), ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_F(CudaTopkKernelsTest, a_gpu_without_memory_or_kernels_objects_from_then_on) {
+  with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
+    EXPECT_TRUE(kernels.make_state(DataType::kFloat32, 100).ok());
+    fake::set("fail=cuMemAllocAsync:2:1");
+    const auto made = kernels.make_state(DataType::kFloat32, 100);
+    EXPECT_EQ(made.status().code(), ErrorCode::kSystem);
+    EXPECT_EQ(kernels.why_unsupported(100, 2),
+              "cuda:0: cuMemAllocAsync: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
+  });
+  fake::set("ptx=0");
+  with_gpu([](const Framework& /*framework*/, CompressionKernels& kernels) {
+    EXPECT_EQ(kernels.make_state(DataType::kFloat32, 100).status().code(),
+              ErrorCode::kUnimplemented);
+    EXPECT_NE(kernels.why_unsupported(100, 2).find("cannot load the kernels 'bucket'"),
+              std::string::npos)
+        << kernels.why_unsupported(100, 2);
+  });
+}
+
+// What was told before still counts, though the GPU had not heard of it.
+TEST_F(CudaTopkKernelsTest, a_step_whose_job_does_not_run_leaves_the_one_before) {
+  with_gpu([](const Framework& framework, CompressionKernels& /*kernels*/) {
+    constexpr std::size_t kSize = 3000;
+    const auto to_host = std::make_shared<Launcher>(kDriverFile, 0);
+    CudaTopkKernels of_gpu(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
+    const OnGpu memory(framework, kSize * sizeof(float));
+    Rng rng(1);
+    for (const double momentum : {0.0, 0.9}) {
+      for (const bool is_last_committed : {true, false}) {
+        const auto on_host = value(host_kernels().make_state(DataType::kFloat32, kSize));
+        const auto on_gpu = value(of_gpu.make_state(DataType::kFloat32, kSize));
+        TopkOutcome outcome;
+        Buffer list(max_list_bytes(kSize, 50, {}));
+        TopkRequest request{.k = 40, .capacity = 50, .momentum = momentum};
+        for (const bool is_committed : {true, is_last_committed}) {
+          const Buffer shard = tensor_of(DataType::kFloat32, normal_values(rng, kSize));
+          memory.write(shard);
+          ASSERT_TRUE(
+              compress(host_kernels(), *on_host, shard.data(), request, list, outcome).ok());
+          ASSERT_TRUE(compress(of_gpu, *on_gpu, memory.data(), request, list, outcome).ok());
+          for (ShardResidual* const state : {on_host.get(), on_gpu.get()}) {
+            is_committed ? state->commit() : state->rollback();
+          }
+        }
+        std::promise<void> goes_on;
+        to_host->post(std::make_shared<Job>([&](const GpuSite& /*gpu*/) {
+          goes_on.get_future().wait();
+          return Status();
+        }));
+        request.momentum = 0.9 - momentum;
+        // The work is dropped before its job runs.
+        const TopkStep step{.state = on_gpu.get(),
+                            .shard = memory.data(),
+                            .request = request,
+                            .list = list,
+                            .outcome = &outcome};
+        ASSERT_TRUE(of_gpu.compress({&step, 1}).ok());
+        goes_on.set_value();
+        on_gpu->rollback();
+        EXPECT_EQ(saved(*on_gpu), saved(*on_host));
+      }
+    }
+  });
+}
+
+/// What a step says when its N-th such call fails; nothing where there are fewer.
+Status failure_of_step(const std::string& call, int code, int turn) {
+  Status failure;
+  const std::shared_ptr<Staging> staging = make_staging();
+  const Framework framework;
+  CompressionKernels& kernels = *staging->topk_kernels(0);
+  auto state = value(kernels.make_state(DataType::kFloat32, 100));
+  const OnGpu memory(framework, 400);
+  memory.write(Buffer(400, std::byte{1}));
+  Buffer list(max_list_bytes(100, 10, {}));
+  TopkOutcome outcome;
+  const TopkRequest request{.k = 10, .capacity = 10, .fp16 = true, .momentum = 0.5};
+  const Buffer before = saved(*state);
+  fake::set("fail=" + call + ":" + std::to_string(code) + ":" + std::to_string(turn));
+  failure = compress(kernels, *state, memory.data(), request, list, outcome);
+  if (failure.ok()) {
+    const TopkListView view = value(
+        parse_list({list.data(), outcome.bytes}, 100, {.dtype = DataType::kFloat32, .fp16 = true}));
+    failure = merge(kernels, {.lists = {view}, .out = memory.data(), .elements = 100});
+  }
+  state->rollback();
+  fake::set("");
+  EXPECT_EQ(saved(*state), before);
+  return failure;
+}
+
+TEST_F(CudaTopkKernelsTest, a_call_that_fails_is_a_typed_error_and_undoes_nothing_else) {
+  struct Call {
+    const char* name;
+    int calls;  ///< A step and a merge make so many.
+  };
+  for (const Call& call : {Call{"cuMemAllocAsync", 2},
+                           Call{"cuMemHostAlloc", 2},
+                           Call{"cuMemcpyHtoDAsync_v2", 2},
+                           Call{"cuMemcpyDtoHAsync_v2", 2},
+                           Call{"cuMemsetD8Async", 2},
+                           Call{"cuLaunchKernel", 16}}) {
+    const int before = fake::live();
+    for (int turn = 1; turn <= call.calls; ++turn) {
+      const Status failure = failure_of_step(call.name, 2, turn);
+      EXPECT_EQ(failure.code(), ErrorCode::kSystem) << call.name << ' ' << turn;
+      const std::string name(call.name);
+      EXPECT_NE(failure.message().find(name.substr(0, name.find('_'))), std::string::npos)
+          << failure.message();
+      EXPECT_EQ(fake::live(), before);
+    }
+  }
 }
 
 }  // namespace
