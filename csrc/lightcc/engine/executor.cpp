@@ -13,8 +13,9 @@ namespace lightcc {
 
 namespace {
 
-// How long it may go unseen that a device has the inputs of what is staged.
-constexpr Duration kEventInterval = std::chrono::microseconds(50);
+// How long something may go unseen that nobody rings for, and that somebody is to ring for.
+constexpr Duration kUnheardInterval = std::chrono::microseconds(50);
+constexpr Duration kHeardInterval = std::chrono::milliseconds(10);
 
 // Its tensors have so many on one rank, or an all-gather's result has.
 std::uint64_t routed_bytes(const Bucket& bucket) {
@@ -149,7 +150,7 @@ Result<bool> Executor::advance() {
   if (sets_in_making_ > 0 || planes_.host().has_outgoing()) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
-  awaits_event_ = planes_.host().has_outgoing();
+  time_to_look_ = planes_.host().has_outgoing() ? kUnheardInterval : Duration::max();
   LIGHTCC_ASSIGN_OR_RETURN(const bool finished, advance_unfinished());
   moved = moved || finished;
   if (queued_ == 0) {
@@ -168,7 +169,7 @@ Result<bool> Executor::advance() {
 }
 
 Duration Executor::time_to_look() const {
-  return awaits_event_ ? kEventInterval : Duration::max();
+  return time_to_look_;
 }
 
 Result<bool> Executor::make_groups() {
@@ -386,7 +387,12 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
     if (const std::shared_ptr<ReadyEvent> event = ready_event_of(tensor); event != nullptr) {
       LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
       if (!ready) {
-        awaits_event_ = true;
+        if (running.late != event) {
+          running.late = event;
+          running.late_rings = event->rings(planes_.bell());
+        }
+        time_to_look_ =
+            std::min(time_to_look_, running.late_rings ? kHeardInterval : kUnheardInterval);
         return false;
       }
       take_input(running, tensor);
@@ -468,7 +474,7 @@ void Executor::drop_all() {
   turns_.clear();
   queued_ = 0;
   sets_in_making_ = 0;
-  awaits_event_ = false;
+  time_to_look_ = Duration::max();
 }
 
 }  // namespace lightcc

@@ -96,6 +96,8 @@ class Executor {
     std::optional<std::uint64_t> turn;
     std::unique_ptr<Work> work;  // Null until it is at the front.
     TimePoint started;
+    std::shared_ptr<ReadyEvent> late;                 // An input that was not ready when asked.
+    bool late_rings = false;                          // When it is.
     std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were taken, for the timeline.
     std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.
   };
@@ -165,7 +167,7 @@ class Executor {
   std::uint64_t buckets_ = 0;
   std::uint64_t inline_allreduces_ = 0;
   DeviceBuckets device_buckets_;
-  bool awaits_event_ = false;
+  Duration time_to_look_ = Duration::max();
   bool explained_adasum_ = false;
   DoubleBuffer<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };

@@ -14,6 +14,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/tensor_ref.hpp"
 #include "lightcc/collectives/device_end.hpp"
+#include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -35,6 +36,8 @@ class ReadyEvent {
   ReadyEvent& operator=(const ReadyEvent&) = delete;
   virtual ~ReadyEvent() = default;
   virtual Result<bool> is_ready() = 0;
+  /// Has `bell` rung when it is ready, or soon after. False: nobody rings.
+  virtual bool rings(const std::shared_ptr<LoopBell>& /*bell*/) { return false; }
 };
 
 /// One operation as this rank asks for it. Memory stays the caller's; it must stay valid, and

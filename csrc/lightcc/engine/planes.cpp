@@ -19,6 +19,7 @@ Result<Planes> Planes::make(Membership& world,
                       memory_kind_name(kind));
   };
   Planes all;
+  all.bell_ = bell;
   auto host = std::make_unique<HostPlane>(world, knobs, simd);
   all.host_ = host.get();
   all.planes_[index_of(MemoryKind::kHost)] = std::move(host);

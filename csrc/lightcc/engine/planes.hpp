@@ -26,10 +26,9 @@ class Planes {
   using Lanes = std::array<PlaneLanes*, kMemoryKindCount>;
   using Facts = std::array<std::optional<PlaneFacts>, kMemoryKindCount>;
 
-  /// The host's, and what the options' makers make. `world` outlives them. `bell` is
-  /// of the loop. `joining`: null for a
-  /// world of one rank. Errors: of the makers; kInvalidArgument when two planes, or two stagings,
-  /// serve one kind.
+  /// The host's, and what the options' makers make. `world` outlives them. `bell` is the loop's.
+  /// `joining`: null for a world of one rank. Errors: of the makers; kInvalidArgument when two
+  /// planes, or two stagings, serve one kind.
   static Result<Planes> make(Membership& world,
                              SimdLevel simd,
                              const WorldOptions& options,
@@ -40,6 +39,7 @@ class Planes {
     return planes_[index_of(kind)] != nullptr || staging_[index_of(kind)] != nullptr;
   }
   HostPlane& host() const { return *host_; }
+  const std::shared_ptr<LoopBell>& bell() const { return bell_; }
   /// Null: there is none for such memory.
   Plane* plane(MemoryKind kind) const { return planes_[index_of(kind)].get(); }
   /// Null: there is none for such memory.
@@ -61,6 +61,7 @@ class Planes {
   std::array<std::unique_ptr<Plane>, kMemoryKindCount> planes_;  // By kind; null: not served.
   HostPlane* host_ = nullptr;                                    // One of them.
   std::array<std::shared_ptr<Staging>, kMemoryKindCount> staging_;
+  std::shared_ptr<LoopBell> bell_;
 };
 
 }  // namespace lightcc

@@ -366,8 +366,8 @@ void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
   const CurrentContext current(gpu->context());
   const auto kernels = current.status().ok() ? shared_kernels(gpu->context())
                                              : Result<SharedKernels>(current.status());
-  auto notifier = kernels.ok() ? EventNotifier::make(gpu->driver(), wakeup_)
-                               : Result<EventNotifier>(kernels.status());
+  auto notifier =
+      kernels.ok() ? EventNotifier::make(gpu->driver()) : Result<EventNotifier>(kernels.status());
   while (const std::shared_ptr<NcclJob> job = next_job()) {
     std::unique_ptr<OpenSpan> span;
     const Status launched =
@@ -435,7 +435,8 @@ Status NcclLauncher::launch(NcclJob& job,
     rows_->close(span.get());  // Before the event by which its end is known.
   }
   LIGHTCC_ASSIGN_OR_RETURN(job.event_, SharedEvent::record(gpu, stream));
-  LIGHTCC_ASSIGN_OR_RETURN(job.passing_, notifier.notify(job.event_->get()));
+  LIGHTCC_ASSIGN_OR_RETURN(
+      job.passing_, notifier.notify(job.event_->get(), [wakeup = wakeup_] { wakeup->ring(); }));
   job.is_enqueued_.store(true, std::memory_order_release);
   return {};
 }

@@ -15,6 +15,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/timeline/device_trace.hpp"
 
+#include "lightcc_cuda/driver/event_notifier.hpp"
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/wakeup.hpp"

@@ -1,5 +1,6 @@
 // What operations wait for on the fake GPU.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -47,6 +48,23 @@ TEST_F(CudaStreamOrder, an_event_is_ready_when_all_its_streams_are) {
     for (const Tensor& tensor : tensors) {
       EXPECT_EQ(reader.read_at(reinterpret_cast<Address>(tensor.data()), 1), Numbers{number});
     }
+  }
+}
+
+TEST_F(CudaStreamOrder, nobody_asks_the_driver_again_and_again_when_it_rings) {
+  fake::set("devices=1,delay_us=100000");
+  const Framework framework(0);
+  Tensor tensor(framework, {0.0F});
+  const auto order = make_stream_order();
+  for (int i = 0; i < 3; ++i) {
+    tensor.write({1.0F});
+    const auto event = value(order->record({{0, handle_of(framework)}}));
+    const int before = fake::calls();
+    ASSERT_TRUE(event->rings(std::make_shared<LoopBell>()));
+    while (!value(event->is_ready())) {
+      std::this_thread::yield();
+    }
+    EXPECT_LT(fake::calls() - before, 100);  // Once in 10 ms, for failures; else many thousands.
   }
 }
 

@@ -1,19 +1,21 @@
-#include "lightcc_cuda/nccl/wakeup.hpp"
+#include "lightcc_cuda/driver/event_notifier.hpp"
 
 namespace lightcc::cuda {
 
-Result<EventNotifier> EventNotifier::make(const Driver& driver, std::shared_ptr<Wakeup> wakeup) {
+Result<EventNotifier> EventNotifier::make(const Driver& driver) {
   LIGHTCC_ASSIGN_OR_RETURN(Stream stream, Stream::create(driver));
-  return EventNotifier(driver, std::move(wakeup), std::move(stream));
+  return EventNotifier(driver, std::move(stream));
 }
 
-Result<std::shared_ptr<const Passing>> EventNotifier::notify(EventHandle* event) {
+Result<std::shared_ptr<const Passing>> EventNotifier::notify(EventHandle* event,
+                                                             std::function<void()> ring) {
   while (!notified_.empty() && notified_.front()->is_over()) {
     notified_.pop_front();
   }
   LIGHTCC_RETURN_IF_ERROR(
       driver_.check(driver_.call().wait_for_event(stream_.get(), event, 0), "cuStreamWaitEvent"));
-  std::shared_ptr<Passing> passing = notified_.emplace_back(std::make_shared<Passing>(wakeup_));
+  std::shared_ptr<Passing> passing =
+      notified_.emplace_back(std::make_shared<Passing>(std::move(ring)));
   LIGHTCC_RETURN_IF_ERROR(driver_.check(
       driver_.call().launch_host_function(
           stream_.get(), [](void* given) { static_cast<Passing*>(given)->end(); }, passing.get()),
