@@ -23,7 +23,7 @@ Tensors lie in CPU memory, or in that of a CUDA GPU: those of torch, CuPy's arra
 `__cuda_array_interface__` or, on a GPU, `__dlpack__`. What their streams have been given before the
 call is waited for. Ranks agree on the kind of memory. What comes back for CuPy's arrays are such,
 and for those of other libraries an object that these take with `asarray()` or `from_dlpack()`.
-docs/inside/cuda.md has the rest.
+docs/guides/gpus.md has the rest.
 
 torch tensors may be parameters, but no gradients are recorded: `lightcc.torch` does that, and
 `lightcc.tensorflow` for TensorFlow. TensorFlow's tensors never change, so only its variables are
