@@ -7,10 +7,9 @@ namespace lightcc::cuda {
 
 Result<Context> Context::retain(const Driver& driver, int index) {
   Device device = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&device, index), "cuDeviceGet"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device(&device, index));
   ContextHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().retain_context(&handle, device), "cuDevicePrimaryCtxRetain"));
+  LIGHTCC_RETURN_IF_ERROR(driver.retain_context(&handle, device));
   return Context(driver, device, handle);
 }
 
@@ -22,7 +21,7 @@ Context::~Context() {
 
 CurrentContext::CurrentContext(const Context& context)
     : driver_(context.driver()),
-      status_(driver_.check(driver_.call().push_context(context.handle()), "cuCtxPushCurrent")),
+      status_(driver_.push_context(context.handle())),
       has_exchanged_(status_.ok() &&
                      driver_.call().exchange_capture_mode(&capture_mode_) == kSuccess) {}
 
@@ -40,36 +39,27 @@ Result<Stream> Stream::create(const Driver& driver) {
   // The lowest, 0, is what streams of frameworks have. The highest is a negative number.
   int lowest = 0;
   int highest = 0;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().priority_range(&lowest, &highest), "cuCtxGetStreamPriorityRange"));
+  LIGHTCC_RETURN_IF_ERROR(driver.priority_range(&lowest, &highest));
   StreamHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_stream(&handle, kStreamNonBlocking, highest),
-                   "cuStreamCreateWithPriority"));
+  LIGHTCC_RETURN_IF_ERROR(driver.create_stream(&handle, kStreamNonBlocking, highest));
   return Stream(driver, handle);
 }
 
 Stream::~Stream() {
-  if (handle_ != nullptr) {
+  if (get() != nullptr) {
     static_cast<void>(wait());
-    static_cast<void>(driver_->call().destroy_stream(handle_));
   }
-}
-
-Status Stream::wait() const {
-  return driver_->check(driver_->call().wait_for_stream(handle_), "cuStreamSynchronize");
 }
 
 Result<DeviceMemory> allocate_device_memory(const Driver& driver, std::size_t bytes) {
   Address address = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().allocate(&address, bytes), "cuMemAlloc"));
+  LIGHTCC_RETURN_IF_ERROR(driver.allocate(&address, bytes));
   return DeviceMemory(driver, address);
 }
 
 Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t bytes) {
   void* address = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(
-      driver.call().allocate_host(&address, bytes, kHostMemoryForAllContexts), "cuMemHostAlloc"));
+  LIGHTCC_RETURN_IF_ERROR(driver.allocate_host(&address, bytes, kHostMemoryForAllContexts));
   return HostMemory(driver, address);
 }
 
@@ -79,8 +69,7 @@ Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
                                                      LastStream last_stream) {
   Address address = 0;
   const std::size_t given = std::max<std::size_t>(bytes, 1);  // It refuses to give nothing.
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().allocate_in_order(&address, given, stream), "cuMemAllocAsync"));
+  LIGHTCC_RETURN_IF_ERROR(driver.allocate_in_order(&address, given, stream));
   const auto free = [&driver, address, stream, last_stream = std::move(last_stream)](auto*) {
     const bool is_used = last_stream != nullptr && last_stream->has_value();
     auto* const last = is_used ? reinterpret_cast<StreamHandle*>(**last_stream) : stream;  // NOLINT
@@ -94,21 +83,17 @@ Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
 
 Status keep_freed_memory(const Driver& driver, Device device) {
   int has_pool = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(
-      driver.call().device_attribute(&has_pool, kMemoryPools, device), "cuDeviceGetAttribute"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device_attribute(&has_pool, kMemoryPools, device));
   if (has_pool == 0) {
     return {ErrorCode::kUnimplemented, "the GPU has no memory pool (cuMemAllocAsync)"};
   }
   PoolHandle* pool = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().default_pool(&pool, device), "cuDeviceGetDefaultMemPool"));
+  LIGHTCC_RETURN_IF_ERROR(driver.default_pool(&pool, device));
   constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
   std::uint64_t bytes = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(
-      driver.call().pool_attribute(pool, kReleaseThreshold, &bytes), "cuMemPoolGetAttribute"));
+  LIGHTCC_RETURN_IF_ERROR(driver.pool_attribute(pool, kReleaseThreshold, &bytes));
   bytes = std::max(bytes, kKeptBytes);  // A framework may want more.
-  return driver.check(driver.call().set_pool_attribute(pool, kReleaseThreshold, &bytes),
-                      "cuMemPoolSetAttribute");
+  return driver.set_pool_attribute(pool, kReleaseThreshold, &bytes);
 }
 
 }  // namespace lightcc::cuda

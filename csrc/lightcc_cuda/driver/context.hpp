@@ -77,6 +77,7 @@ class Owned {
       static_cast<void>((driver_->call().*Free)(handle_));
     }
   }
+  const Driver& driver() const { return *driver_; }
   Handle get() const { return handle_; }
 
  private:
@@ -94,26 +95,21 @@ using Module = Owned<ModuleHandle*, &Functions::unload_module>;
 /// It has the highest priority, as Horovod's streams have. Other ranks wait for its kernels, which
 /// need little, while a backward pass may fill the GPU. A multiprocessor that gets free takes them
 /// first. What runs already is not stopped, and copies to and from the host have no priority.
-class Stream {
+class Stream : public Owned<StreamHandle*, &Functions::destroy_stream> {
  public:
   /// In the current context. Errors: kSystem.
   static Result<Stream> create(const Driver& driver);
-  Stream(Stream&& other) noexcept
-      : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Stream(Stream&&) noexcept = default;
   Stream& operator=(Stream&&) = delete;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream();
 
-  StreamHandle* get() const { return handle_; }
   /// Errors: kSystem, also of what was queued. Blocks: yes.
-  Status wait() const;
+  Status wait() const { return driver().wait_for_stream(get()); }
 
  private:
-  Stream(const Driver& driver, StreamHandle* handle) : driver_(&driver), handle_(handle) {}
-
-  const Driver* driver_;
-  StreamHandle* handle_;
+  using Owned::Owned;
 };
 
 // In the current context. Errors: kSystem.

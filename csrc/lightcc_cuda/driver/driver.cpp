@@ -60,19 +60,28 @@ Result<Driver> Driver::open(const std::string& file) {
   return driver;
 }
 
-Status Driver::check(Code code, const char* what) const {
+Result<int> Driver::capability(Device device) const {
+  int major = 0;
+  int minor = 0;
+  LIGHTCC_RETURN_IF_ERROR(device_attribute(&major, kMajorOfCapability, device));
+  LIGHTCC_RETURN_IF_ERROR(device_attribute(&minor, kMinorOfCapability, device));
+  return 10 * major + minor;
+}
+
+Status Driver::check(Code code, std::string_view what) const {
   if (code == kSuccess) {
     return {};
   }
+  const std::string call_name(what.substr(0, what.find("_v2")));  // As users know it.
   const char* name = nullptr;
   const char* text = nullptr;
   if (call().error_name(code, &name) != kSuccess || name == nullptr) {
-    return make_error(ErrorCode::kSystem, "%s: CUDA error %d", what, code);
+    return make_error(ErrorCode::kSystem, "%s: CUDA error %d", call_name.c_str(), code);
   }
   if (call().error_text(code, &text) != kSuccess || text == nullptr) {
     text = "no description";
   }
-  return make_error(ErrorCode::kSystem, "%s: %s (%s)", what, name, text);
+  return make_error(ErrorCode::kSystem, "%s: %s (%s)", call_name.c_str(), name, text);
 }
 
 }  // namespace lightcc::cuda

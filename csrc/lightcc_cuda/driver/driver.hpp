@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "lightcc/base/status.hpp"
 
@@ -24,7 +25,21 @@ class Driver {
   const Functions& call() const { return functions_; }
   int version() const { return version_; }
   /// OK, or what `code` of the call `what` means: "cuInit: CUDA_ERROR_NO_DEVICE (...)". kSystem.
-  Status check(Code code, const char* what) const;
+  Status check(Code code, std::string_view what) const;
+  /// The compute capability of a GPU: 86 is sm_86. Errors: kSystem.
+  Result<int> capability(Device device) const;
+
+  // Each function by its member's name, checked.
+  // NOLINTBEGIN(bugprone-macro-parentheses): members take none.
+#define LIGHTCC_CUDA_CALL(member, symbol, ...)              \
+  template <typename... Arguments>                          \
+  Status member(Arguments... arguments) const {             \
+    return check(functions_.member(arguments...), #symbol); \
+  }
+  // NOLINTEND(bugprone-macro-parentheses)
+  LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CUDA_CALL)
+  LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CUDA_CALL)
+#undef LIGHTCC_CUDA_CALL
 
  private:
   Functions functions_;

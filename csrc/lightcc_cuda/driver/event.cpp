@@ -5,15 +5,13 @@ namespace lightcc::cuda {
 Result<Event> make_event(const Driver& driver, Timing timing) {
   const unsigned flags = timing == Timing::kKnown ? kEventWithTiming : kEventWithoutTiming;
   EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, flags), "cuEventCreate"));
+  LIGHTCC_RETURN_IF_ERROR(driver.create_event(&handle, flags));
   return Event(driver, handle);
 }
 
 Result<Event> record_event(const Driver& driver, StreamHandle* stream, Timing timing) {
   LIGHTCC_ASSIGN_OR_RETURN(Event event, make_event(driver, timing));
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().record_event(event.get(), stream), "cuEventRecord"));
+  LIGHTCC_RETURN_IF_ERROR(driver.record_event(event.get(), stream));
   return event;
 }
 
@@ -24,13 +22,6 @@ Result<bool> has_happened(const Driver& driver, const Event& event) {
   }
   LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuEventQuery"));
   return true;
-}
-
-Result<double> milliseconds_between(const Driver& driver, EventHandle* first, EventHandle* last) {
-  float milliseconds = 0.0F;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().elapsed_ms(&milliseconds, first, last), "cuEventElapsedTime"));
-  return static_cast<double>(milliseconds);
 }
 
 }  // namespace lightcc::cuda

@@ -22,7 +22,5 @@ Result<Event> record_event(const Driver& driver,
                            Timing timing = Timing::kUnknown);
 /// Whether all has ended that came before its record.
 Result<bool> has_happened(const Driver& driver, const Event& event);
-/// From `first` until `last`, which have happened and know when.
-Result<double> milliseconds_between(const Driver& driver, EventHandle* first, EventHandle* last);
 
 }  // namespace lightcc::cuda

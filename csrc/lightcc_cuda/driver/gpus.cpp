@@ -8,11 +8,9 @@
 #include <utility>
 
 #include "lightcc_cuda/driver/context.hpp"
-#include "lightcc_cuda/driver/cubins.hpp"
+#include "lightcc_cuda/driver/copy_launch.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
-#include "lightcc_cuda/driver/ptx.hpp"
-#include "lightcc_cuda/kernels/bucket.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -38,42 +36,31 @@ std::string uuid_text(const Uuid& uuid, bool is_slice) {
   return text;
 }
 
-/// Where GPUs are divided (MIG), the driver shows slices as GPUs, and says so in their names alone.
-bool is_name_of_slice(const std::string& name) {
-  return name.find(" MIG ") != std::string::npos;
-}
-
 Result<Gpu> describe(const Driver& driver, int index) {
   Device device = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&device, index), "cuDeviceGet"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device(&device, index));
   Gpu gpu;
   std::array<char, 256> text{};
   const int size = static_cast<int>(text.size());
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().device_name(text.data(), size, device), "cuDeviceGetName"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device_name(text.data(), size, device));
   gpu.name = text.data();
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().pci_bus_id(text.data(), size, device), "cuDeviceGetPCIBusId"));
+  LIGHTCC_RETURN_IF_ERROR(driver.pci_bus_id(text.data(), size, device));
   gpu.pci_bus_id = text.data();
-  gpu.is_slice = is_name_of_slice(gpu.name);
+  // Where GPUs are divided (MIG), the driver shows slices as GPUs, which their names alone say.
+  gpu.is_slice = gpu.name.find(" MIG ") != std::string::npos;
   if (driver.call().device_uuid != nullptr) {
     Uuid uuid{};
-    LIGHTCC_RETURN_IF_ERROR(
-        driver.check(driver.call().device_uuid(&uuid, device), "cuDeviceGetUuid"));
+    LIGHTCC_RETURN_IF_ERROR(driver.device_uuid(&uuid, device));
     gpu.uuid = uuid_text(uuid, gpu.is_slice);
   }
-  const std::array<std::pair<Option, int*>, 2> attributes{
-      {{kMajorOfCapability, &gpu.major}, {kMinorOfCapability, &gpu.minor}}};
-  for (const auto& [attribute, value] : attributes) {
-    LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device_attribute(value, attribute, device),
-                                         "cuDeviceGetAttribute"));
-  }
+  LIGHTCC_ASSIGN_OR_RETURN(const int capability, driver.capability(device));
+  gpu.major = capability / 10;
+  gpu.minor = capability % 10;
   gpu.is_precompiled = std::ranges::all_of(ptx_texts(), [&](const PtxText& ptx) {
-    return cubin_for(cubins_in_library(), ptx.name, 10 * gpu.major + gpu.minor) != nullptr;
+    return cubin_for(cubins_in_library(), ptx.name, capability) != nullptr;
   });
   std::size_t bytes = 0;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().device_bytes(&bytes, device), "cuDeviceTotalMem"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device_bytes(&bytes, device));
   gpu.bytes = bytes;
   if (gpu.major < kOldestMajor) {
     gpu.objection = "its compute capability is " + std::to_string(gpu.major) + '.' +
@@ -86,17 +73,15 @@ Result<Gpu> describe(const Driver& driver, int index) {
 /// Which of the other GPUs one can read and write.
 Result<std::vector<int>> peers_of(const Driver& driver, int index, int count) {
   Device own = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&own, index), "cuDeviceGet"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device(&own, index));
   std::vector<int> peers;
   for (int other = 0; other < count; ++other) {
     Device device = 0;
     int can = 0;
-    LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&device, other), "cuDeviceGet"));
-    if (other == index) {
-      continue;
+    LIGHTCC_RETURN_IF_ERROR(driver.device(&device, other));
+    if (other != index) {
+      LIGHTCC_RETURN_IF_ERROR(driver.can_access_peer(&can, own, device));
     }
-    LIGHTCC_RETURN_IF_ERROR(
-        driver.check(driver.call().can_access_peer(&can, own, device), "cuDeviceCanAccessPeer"));
     if (can != 0) {
       peers.push_back(other);
     }
@@ -107,7 +92,7 @@ Result<std::vector<int>> peers_of(const Driver& driver, int index, int count) {
 Result<Gpus> list_gpus(const Driver& driver) {
   Gpus gpus{.driver_version = driver.version(), .list = {}};
   int count = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device_count(&count), "cuDeviceGetCount"));
+  LIGHTCC_RETURN_IF_ERROR(driver.device_count(&count));
   for (int index = 0; index < count; ++index) {
     LIGHTCC_ASSIGN_OR_RETURN(Gpu gpu, describe(driver, index));
     LIGHTCC_ASSIGN_OR_RETURN(gpu.peers, peers_of(driver, index, count));
@@ -138,23 +123,15 @@ Status pack_on(const Driver& driver, const KernelTable& kernels) {
   }
   // One byte lies between the tensors.
   const Address second = tensors.get() + kFirst + 1;
+  LIGHTCC_RETURN_IF_ERROR(driver.copy_to_device(tensors.get(), sent, kFirst, stream.get()));
   LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().copy_to_device(tensors.get(), sent, kFirst, stream.get()),
-                   "cuMemcpyHtoDAsync"));
-  LIGHTCC_RETURN_IF_ERROR(driver.check(
-      driver.call().copy_to_device(second, sent + kFirst, kTrialElements - kFirst, stream.get()),
-      "cuMemcpyHtoDAsync"));
-  BucketArguments arguments{};
-  arguments.rows[0] = {reinterpret_cast<u8*>(tensors.get()), 0};  // NOLINT: addresses of the GPU
-  arguments.rows[1] = {reinterpret_cast<u8*>(second), kFirst};    // NOLINT
-  arguments.bucket = reinterpret_cast<u8*>(bucket.get());         // NOLINT
-  arguments.total = kTrialElements;
-  arguments.count = 2;
+      driver.copy_to_device(second, sent + kFirst, kTrialElements - kFirst, stream.get()));
+  const std::array<BucketPart, 2> parts{
+      {{tensors.get(), 0, kFirst}, {second, kFirst, kTrialElements - kFirst}}};
   LIGHTCC_RETURN_IF_ERROR(
-      launch(driver, kernels.find("lightcc_copy_1"), 3, kBucketThreads, stream.get(), arguments));
+      copy_bucket(driver, kernels, bucket.get(), parts, Copying::kPack, stream.get()));
   LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().copy_to_host(received, bucket.get(), kTrialElements, stream.get()),
-                   "cuMemcpyDtoHAsync"));
+      driver.copy_to_host(received, bucket.get(), kTrialElements, stream.get()));
   LIGHTCC_RETURN_IF_ERROR(stream.wait());
   if (std::memcmp(sent, received, kTrialElements) != 0) {
     return {ErrorCode::kInternal, "the GPU packed two tensors wrongly"};

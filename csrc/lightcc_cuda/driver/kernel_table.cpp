@@ -9,7 +9,6 @@
 
 #include "lightcc/base/mutex.hpp"
 
-#include "lightcc_cuda/driver/ptx.hpp"
 #include "lightcc_cuda/kernels/all.hpp"
 
 namespace lightcc::cuda {
@@ -17,49 +16,22 @@ namespace {
 
 constexpr std::size_t kLogBytes = 4096;
 
-/// The compute capability of the current context's GPU: 86 is sm_86.
-Result<int> current_capability(const Driver& driver) {
-  Device device = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().current_device(&device), "cuCtxGetDevice"));
-  std::array<int, 2> capability{};
-  for (std::size_t i = 0; i < capability.size(); ++i) {
-    LIGHTCC_RETURN_IF_ERROR(driver.check(
-        driver.call().device_attribute(
-            &capability.at(i), i == 0 ? kMajorOfCapability : kMinorOfCapability, device),
-        "cuDeviceGetAttribute"));
-  }
-  return 10 * capability[0] + capability[1];
-}
-
-/// Null: there is none for the GPU, or the driver does not take it.
-Result<std::optional<Module>> load_cubin(const Driver& driver,
-                                         std::span<const Cubin> cubins,
-                                         const char* name) {
-  if (cubins.empty()) {
-    return std::optional<Module>();
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const int capability, current_capability(driver));
-  const Cubin* const cubin = cubin_for(cubins, name, capability);
-  ModuleHandle* handle = nullptr;
-  const bool is_loaded =
-      cubin != nullptr &&
-      driver.call().load_module(&handle, cubin->image, 0, nullptr, nullptr) == kSuccess;
-  return is_loaded ? std::optional(Module(driver, handle)) : std::nullopt;
-}
-
+/// Takes a cubin for the GPU, where there is one that the driver takes, and else the PTX.
 Result<Module> load_module(const Driver& driver,
                            std::span<const Cubin> cubins,
+                           int capability,
                            const PtxText& ptx) {
-  LIGHTCC_ASSIGN_OR_RETURN(std::optional<Module> loaded, load_cubin(driver, cubins, ptx.name));
-  if (loaded.has_value()) {
-    return std::move(*loaded);
+  ModuleHandle* handle = nullptr;
+  const Cubin* const cubin = cubin_for(cubins, ptx.name, capability);
+  if (cubin != nullptr &&
+      driver.call().load_module(&handle, cubin->image, 0, nullptr, nullptr) == kSuccess) {
+    return Module(driver, handle);
   }
   std::array<char, kLogBytes> log{};
   std::array<Option, 2> options{kJitErrorLog, kJitErrorLogBytes};
   // The driver takes each value in the place of a pointer, numbers as well.
   std::array<void*, 2> values{log.data(),
                               reinterpret_cast<void*>(std::uintptr_t{kLogBytes})};  // NOLINT
-  ModuleHandle* handle = nullptr;
   const Code code = driver.call().load_module(
       &handle, ptx.text, static_cast<unsigned>(options.size()), options.data(), values.data());
   if (code == kSuccess) {
@@ -87,13 +59,13 @@ Result<FunctionHandle*> find_function(const Driver& driver,
       break;
     }
   }
-  LIGHTCC_RETURN_IF_ERROR(driver.check(code, ("cuModuleGetFunction of " + name).c_str()));
+  LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuModuleGetFunction of " + name));
   // Drivers from CUDA 11.7 on may leave a function where it is when its module is loaded. As their
   // guide says, cuModuleGetFunction() has loaded it by now. The newer call makes sure of that, and
   // does nothing where it is so.
   if (driver.call().load_function != nullptr) {
     LIGHTCC_RETURN_IF_ERROR(
-        driver.check(driver.call().load_function(function), ("cuFuncLoad of " + name).c_str()));
+        driver.check(driver.call().load_function(function), "cuFuncLoad of " + name));
   }
   return function;
 }
@@ -109,8 +81,11 @@ const std::vector<std::string>& kernel_names() {
 
 Result<KernelTable> KernelTable::load(const Driver& driver, std::span<const Cubin> cubins) {
   KernelTable table;
+  Device device = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.current_device(&device));
+  LIGHTCC_ASSIGN_OR_RETURN(const int capability, driver.capability(device));
   for (const PtxText& ptx : ptx_texts()) {
-    LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, cubins, ptx));
+    LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, cubins, capability, ptx));
     table.modules_.push_back(std::move(module));
   }
   for (const std::string& name : kernel_names()) {

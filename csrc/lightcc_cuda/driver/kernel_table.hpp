@@ -12,7 +12,7 @@
 #include "lightcc/base/status.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
-#include "lightcc_cuda/driver/cubins.hpp"
+#include "lightcc_cuda/driver/kernel_images.hpp"
 
 namespace lightcc::cuda {
 
@@ -56,9 +56,8 @@ Status launch(const Driver& driver,
               StreamHandle* stream,
               Arguments arguments) {
   std::array<void*, 1> pointers{&arguments};
-  return driver.check(driver.call().launch(
-                          kernel, blocks, 1, 1, threads, 1, 1, 0, stream, pointers.data(), nullptr),
-                      "cuLaunchKernel");
+  return driver.launch(
+      kernel, blocks, 1U, 1U, threads, 1U, 1U, 0U, stream, pointers.data(), nullptr);
 }
 
 }  // namespace lightcc::cuda

@@ -26,8 +26,9 @@ Duration distance(TimePoint one, TimePoint other) {
 }  // namespace
 
 Result<Duration> time_between(const Driver& driver, EventHandle* first, EventHandle* last) {
-  LIGHTCC_ASSIGN_OR_RETURN(const double milliseconds, milliseconds_between(driver, first, last));
-  return Duration(std::llround(milliseconds * 1e6));
+  float milliseconds = 0.0F;
+  LIGHTCC_RETURN_IF_ERROR(driver.elapsed_ms(&milliseconds, first, last));
+  return Duration(std::llround(static_cast<double>(milliseconds) * 1e6));
 }
 
 Result<std::shared_ptr<const GpuClock::Anchor>> GpuClock::anchor() {

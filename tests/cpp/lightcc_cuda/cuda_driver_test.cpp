@@ -8,11 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc_cuda/driver/cubins.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/driver/kernel_images.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
-#include "lightcc_cuda/driver/ptx.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 

@@ -9,7 +9,7 @@
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
-#include "lightcc_cuda/driver/ptx.hpp"
+#include "lightcc_cuda/driver/kernel_images.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"

@@ -105,7 +105,9 @@ class Figures : public ::testing::Test {
       const Event last = value(record_event(driver_, stream_.get(), Timing::kKnown));
       has_waited_ |= value(has_happened(driver_, first)) ? 1 : 0;
       must(stream_.wait());
-      of_round = value(milliseconds_between(driver_, first.get(), last.get())) / 1e3 / count;
+      float milliseconds = 0.0F;
+      must(driver_.elapsed_ms(&milliseconds, first.get(), last.get()));
+      of_round = static_cast<double>(milliseconds) / 1e3 / count;
     }
     std::ranges::sort(seconds);
     return seconds[seconds.size() / 2];

@@ -1,6 +1,6 @@
-// The kernels as machine code, inside of the library, where it was built with some: for the wheels
-// (tools/make_cubins.py). Without, and for any other GPU, the driver compiles PTX (ptx.hpp), which
-// takes it a second or two where it has not kept the result.
+// The kernels inside of the library: the files of csrc/lightcc_cuda/ptx, and machine code where it
+// was built with some, for the wheels (tools/make_cubins.py). For any other GPU the driver compiles
+// PTX, which takes it a second or two where it has not kept the result.
 #pragma once
 
 #include <span>
@@ -8,8 +8,15 @@
 
 namespace lightcc::cuda {
 
+struct PtxText {
+  const char* name;  ///< Name of the file, without its end: "bucket".
+  const char* text;  ///< Ends with a zero byte.
+};
+
+std::span<const PtxText> ptx_texts();
+
 struct Cubin {
-  const char* name;   ///< The file of PTX that it is made of: "bucket".
+  const char* name;   ///< That of the PTX it is made of.
   int capability;     ///< Which GPUs it is for: 86 is sm_86.
   const char* image;  ///< An ELF file, which says itself how long it is.
 };
