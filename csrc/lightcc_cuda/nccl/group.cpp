@@ -152,7 +152,7 @@ class NcclGroup final : public Group {
                                   std::vector<std::size_t> bytes) override {
     Pieces pieces = cut({{.in = nullptr, .out = out, .count = sum_of(bytes)}}, bytes, 1);
     for (Piece& piece : pieces.list) {
-      piece.in = piece.member == rank_ ? in : nullptr;
+      piece.in = piece.member == index() ? in : nullptr;
     }
     return gather_pieces(std::move(pieces));
   }
@@ -217,6 +217,7 @@ class NcclGroup final : public Group {
   }
 
  private:
+  std::size_t index() const { return static_cast<std::size_t>(rank_); }
   std::unique_ptr<Work> start(const char* what, NcclOperation run) {
     return comms_.start(comm_, what, std::move(run));
   }
@@ -254,7 +255,7 @@ class NcclGroup final : public Group {
     }
     Pieces pieces = cut(tensors, counts, known->element);
     for (Piece& piece : pieces.list) {
-      if (piece.member == rank_) {
+      if (piece.member == index()) {
         set_output(piece);
       } else {
         piece.out = unused(piece);
@@ -262,15 +263,18 @@ class NcclGroup final : public Group {
     }
     const bool is_whole = pieces.is_row || pieces.is_packed;
     return start(is_whole ? "ncclReduceScatter" : "ncclReduce",
-                 [pieces = std::move(pieces), known = *known, rank = rank_](
+                 [pieces = std::move(pieces), known = *known, rank = index()](
                      const NcclCalls& calls) mutable -> Status {
                    LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
                    return combine(calls, pieces, known, op, rank);
                  });
   }
 
-  static Status combine(
-      const NcclCalls& calls, Pieces& pieces, const NcclReduction& known, NcclOp op, int rank) {
+  static Status combine(const NcclCalls& calls,
+                        Pieces& pieces,
+                        const NcclReduction& known,
+                        NcclOp op,
+                        std::size_t rank) {
     const auto reduce_scatter = [&](const std::byte* in, std::byte* out) {
       return calls.check(
           calls.nccl().reduce_scatter(
@@ -294,7 +298,7 @@ class NcclGroup final : public Group {
                                                                 piece.count,
                                                                 known.type,
                                                                 op,
-                                                                piece.member,
+                                                                static_cast<int>(piece.member),
                                                                 calls.comm(),
                                                                 calls.stream()),
                                             "ncclReduce"));
@@ -308,12 +312,12 @@ class NcclGroup final : public Group {
     const bool is_whole = pieces.is_row || pieces.is_packed;
     return start(
         is_whole ? "ncclAllGather" : "ncclBroadcast",
-        [pieces = std::move(pieces), rank = rank_](const NcclCalls& calls) mutable -> Status {
+        [pieces = std::move(pieces), rank = index()](const NcclCalls& calls) mutable -> Status {
           return gather(calls, pieces, rank);
         });
   }
 
-  static Status gather(const NcclCalls& calls, Pieces& pieces, int rank) {
+  static Status gather(const NcclCalls& calls, Pieces& pieces, std::size_t rank) {
     const auto all_gather = [&](const std::byte* in, std::byte* out) {
       return calls.check(
           calls.nccl().all_gather(
@@ -339,7 +343,7 @@ class NcclGroup final : public Group {
                                                                    piece.out,
                                                                    piece.count * pieces.element,
                                                                    kNcclUint8,
-                                                                   piece.member,
+                                                                   static_cast<int>(piece.member),
                                                                    calls.comm(),
                                                                    calls.stream()),
                                             "ncclBroadcast"));

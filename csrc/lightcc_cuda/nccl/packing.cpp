@@ -51,7 +51,7 @@ Pieces cut(const std::vector<TensorSpan>& tensors,
         pieces.list.push_back({.in = span.in == nullptr ? nullptr : span.in + at * element,
                                .out = span.out == nullptr ? nullptr : span.out + at * element,
                                .count = count,
-                               .member = static_cast<int>(member),
+                               .member = member,
                                .begin = counts[member] - left});
       }
       left -= count;

@@ -46,7 +46,7 @@ struct Piece {
   const std::byte* in;
   std::byte* out;
   std::size_t count;
-  int member;
+  std::size_t member;
   std::size_t begin;  ///< In what belongs to that member.
 };
 
@@ -63,12 +63,13 @@ struct Pieces {
   std::size_t bytes() const { return slot_bytes() * members; }
   /// The slots of `tensor`, an end of each piece, or of the pieces of one member alone.
   template <typename Tensor>
-  Packing packing_of(Tensor Piece::* tensor, std::optional<int> member = std::nullopt) const {
+  Packing packing_of(Tensor Piece::* tensor,
+                     std::optional<std::size_t> member = std::nullopt) const {
     Packing packing;
     for (const Piece& piece : list) {
       if (piece.member == member.value_or(piece.member)) {
         packing.add(piece.*tensor,
-                    slot_bytes() * static_cast<std::size_t>(piece.member) + piece.begin * element,
+                    slot_bytes() * piece.member + piece.begin * element,
                     piece.count * element);
       }
     }

@@ -54,7 +54,8 @@ class NcclPlane final : public Plane {
            " brought the tensor '" + operation.request.signature.name +
            "' on cuda:" + std::to_string(operation.input.memory.device) +
            ", but its GPU for NCCL is cuda:" + std::to_string(device_) +
-           ": the only one that it has, or the one whose number is its local rank.";
+           ": the only one that it has, or the one whose number is its local rank. "
+           "LIGHT_GPU_OPERATIONS=host takes tensors of any GPU.";
   }
 
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {

@@ -255,7 +255,7 @@ TEST_F(NcclPlaneTest, a_tensor_on_another_gpu_fails_on_all_ranks_and_the_world_g
       EXPECT_EQ(refused.status().message(),
                 "Mismatched GPUs: rank 1 brought the tensor 'allreduce.t' on cuda:3, but its GPU "
                 "for NCCL is cuda:1: the only one that it has, or the one whose number is its "
-                "local rank.");
+                "local rank. LIGHT_GPU_OPERATIONS=host takes tensors of any GPU.");
       EXPECT_EQ(misplaced.read(), data);
       const Tensor fresh(own, data);
       EXPECT_TRUE(run_one(world, reduces(fresh)).ok());
