@@ -21,12 +21,12 @@ struct MergeTensor {
   u64 first;       ///< Tiles of the sums before it in the table.
   u64 first_list;  ///< Lists of the sums before it; its own ones are in rank order.
   u32* begins;     ///< Scratch: a word for each block of each of its lists.
-  u32* is_nan;     ///< Zero before. Becomes 1 if a list is not finite or damaged: the sum is NaN.
+  u32* is_nan;     ///< 1: the sum is NaN. Becomes that if a list is not finite or damaged.
   u8* out;         ///< Any alignment.
   u64 elements;
   u64 capacity;  ///< Entries that each list has room for.
   double postscale;
-  u32 num_lists;  ///< 1 .. kMaxMergeLists.
+  u32 num_lists;  ///< At most kMaxMergeLists; 0 where the sum is NaN anyway.
   u32 dtype;      ///< DataType, of the lists and of the sum.
 };
 

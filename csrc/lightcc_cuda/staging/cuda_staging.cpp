@@ -6,13 +6,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/mutex.hpp"
 
-#include "lightcc_cuda/staging/jobs_work.hpp"
 #include "lightcc_cuda/staging/launcher.hpp"
 #include "lightcc_cuda/staging/packer.hpp"
 #include "lightcc_cuda/staging/topk_kernels.hpp"
@@ -20,76 +19,13 @@
 namespace lightcc::cuda {
 namespace {
 
-Status copy_part_to_host(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
-  return gpu.driver.check(gpu.driver.call().copy_to_host(
-                              block.at(part), gpu_address(part.from), part.bytes, gpu.stream.get()),
-                          "cuMemcpyDtoHAsync");
-}
-
-Status copy_part_to_device(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
-  return gpu.driver.check(gpu.driver.call().copy_to_device(
-                              gpu_address(part.to), block.at(part), part.bytes, gpu.stream.get()),
-                          "cuMemcpyHtoDAsync");
-}
-
-/// How parts are copied in one direction: one of them, and a run of many.
-struct CopyWay {
-  Status (*one)(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part);
-  Status (Packer::*many)(const StagedBlock& block, PackedRun run, StreamHandle* stream);
-};
-constexpr CopyWay kCopyToHost{.one = copy_part_to_host, .many = &Packer::copy_to_host};
-constexpr CopyWay kCopyToDevice{.one = copy_part_to_device, .many = &Packer::copy_to_device};
-
-Status copy_run(const GpuSite& gpu, const StagedBlock& block, PackedRun run, const CopyWay& way) {
-  if (gpu.packer.packs(run, gpu.stream.get())) {
-    return (gpu.packer.*way.many)(block, run, gpu.stream.get());
-  }
-  for (const StagedPart* const part : run) {
-    LIGHTCC_RETURN_IF_ERROR(way.one(gpu, block, *part));
-  }
-  return {};
-}
-
-/// Copies each part that has the memory `End` on one GPU, small neighbours together.
-template <auto End>
-Status copy_parts(const GpuSite& gpu,
-                  const StagedBlock& block,
-                  std::int32_t device,
-                  const CopyWay& way) {
-  std::vector<const StagedPart*> run;
+/// How many bytes of the block are copied, by GPU.
+std::map<std::int32_t, std::uint64_t> bytes_by_device(const StagedBlock& block, Copying direction) {
+  std::map<std::int32_t, std::uint64_t> bytes;
   for (const StagedPart& part : block.parts) {
-    if (part.bytes == 0) {
-      continue;
+    if (gpu_end(part, direction) != nullptr && part.bytes > 0) {
+      bytes[part.device] += part.bytes;
     }
-    const bool is_copied = part.*End != nullptr && part.device == device;
-    if (!is_copied || !Packer::may_follow(run, part)) {
-      LIGHTCC_RETURN_IF_ERROR(copy_run(gpu, block, run, way));
-      run.clear();
-    }
-    if (is_copied) {
-      run.push_back(&part);
-    }
-  }
-  return copy_run(gpu, block, run, way);
-}
-
-template <auto End>
-std::set<std::int32_t> devices_of(const StagedBlock& block) {
-  std::set<std::int32_t> devices;
-  for (const StagedPart& part : block.parts) {
-    if (part.*End != nullptr && part.bytes > 0) {
-      devices.insert(part.device);
-    }
-  }
-  return devices;
-}
-
-/// Bytes of the parts that have the memory `End` on one GPU.
-template <auto End>
-std::uint64_t bytes_on(const StagedBlock& block, std::int32_t device) {
-  std::uint64_t bytes = 0;
-  for (const StagedPart& part : block.parts) {
-    bytes += part.*End != nullptr && part.device == device ? part.bytes : 0;
   }
   return bytes;
 }
@@ -125,81 +61,73 @@ class CudaStaging final : public Staging {
 
   void prepare(std::int32_t device) override {
     const auto nothing = [](const GpuSite& /*gpu*/) { return Status(); };
-    const std::shared_ptr<Launcher> to_host = launcher_of(device, Direction::kToHost);
+    const std::shared_ptr<Launcher> to_host = launcher_of(device, Copying::kPack);
     to_host->post(std::make_shared<Job>(nothing));
-    (void)launcher_of(device, Direction::kToDevice)->run(nothing);
+    (void)launcher_of(device, Copying::kUnpack)->run(nothing);
     (void)to_host->run(nothing);
   }
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
     const auto last_stream = std::make_shared<std::optional<std::uintptr_t>>();
-    LIGHTCC_ASSIGN_OR_RETURN(
-        std::shared_ptr<std::byte> memory,
-        allocate_on(launcher_of(device, Direction::kToHost), bytes, last_stream));
+    LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory,
+                             allocate_on(launcher_of(device, Copying::kPack), bytes, last_stream));
     return std::make_shared<OutputBuffer>(std::move(memory), bytes, last_stream);
   }
 
   CompressionKernels* topk_kernels(std::int32_t device) override {
-    const std::shared_ptr<Launcher> to_host = launcher_of(device, Direction::kToHost);
-    const std::shared_ptr<Launcher> to_device = launcher_of(device, Direction::kToDevice);
+    const std::shared_ptr<Launcher> to_host = launcher_of(device, Copying::kPack);
+    const std::shared_ptr<Launcher> to_device = launcher_of(device, Copying::kUnpack);
     const MutexLock lock(mutex_);
-    std::unique_ptr<CudaTopkKernels>& kernels = topk_kernels_[device];
+    std::unique_ptr<CompressionKernels>& kernels = topk_kernels_[device];
     if (kernels == nullptr) {
-      kernels = std::make_unique<CudaTopkKernels>(to_host, to_device, device);
+      kernels = make_topk_kernels(to_host, to_device, device);
     }
     return kernels.get();
   }
 
   std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) override {
+    auto bytes = bytes_by_device(*block, Copying::kPack);
+    if (bytes.empty() && block->needs_host && !block->parts.empty()) {
+      bytes[block->parts.front().device] = 0;
+    }
     auto work = std::make_unique<JobsWork>();
     const auto mutex = std::make_shared<Mutex>();  // Guards the block's host memory.
-    std::set<std::int32_t> devices = devices_of<&StagedPart::from>(*block);
-    if (devices.empty() && block->needs_host && !block->parts.empty()) {
-      devices.insert(block->parts.front().device);
-    }
-    for (const std::int32_t device : devices) {
-      work->post(launcher_of(device, Direction::kToHost),
-                 "copy to host",
-                 bytes_on<&StagedPart::from>(*block, device),
-                 [block, device, mutex](const GpuSite& gpu) -> Status {
-                   {
-                     const MutexLock lock(*mutex);
-                     if (block->host == nullptr) {
-                       LIGHTCC_ASSIGN_OR_RETURN(block->host, gpu.pinned.take(block->bytes));
-                     }
-                   }
-                   return copy_parts<&StagedPart::from>(gpu, *block, device, kCopyToHost);
-                 });
+    for (const auto& [device, of_device] : bytes) {
+      const auto copy = [block, device = device, mutex](const GpuSite& gpu) -> Status {
+        {
+          const MutexLock lock(*mutex);
+          if (block->host == nullptr) {
+            LIGHTCC_ASSIGN_OR_RETURN(block->host, gpu.pinned.take(block->bytes));
+          }
+        }
+        return gpu.packer.copy(*block, device, Copying::kPack, gpu.stream.get());
+      };
+      work->post(launcher_of(device, Copying::kPack), "copy to host", of_device, copy);
     }
     return work;
   }
 
   std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) override {
     auto work = std::make_unique<JobsWork>();
-    for (const std::int32_t device : devices_of<&StagedPart::to>(*block)) {
-      work->post(launcher_of(device, Direction::kToDevice),
-                 "copy to device",
-                 bytes_on<&StagedPart::to>(*block, device),
-                 [block, device](const GpuSite& gpu) {
-                   return copy_parts<&StagedPart::to>(gpu, *block, device, kCopyToDevice);
-                 });
+    for (const auto& [device, of_device] : bytes_by_device(*block, Copying::kUnpack)) {
+      const auto copy = [block, device = device](const GpuSite& gpu) {
+        return gpu.packer.copy(*block, device, Copying::kUnpack, gpu.stream.get());
+      };
+      work->post(launcher_of(device, Copying::kUnpack), "copy to device", of_device, copy);
     }
     return work;
   }
 
  private:
-  /// Each has a launcher of its own, as a GPU copies both ways at once.
-  enum class Direction : std::uint8_t { kToHost, kToDevice };
-
-  std::shared_ptr<Launcher> launcher_of(int device, Direction direction) LIGHTCC_EXCLUDES(mutex_) {
+  /// Each direction has a launcher of its own, as a GPU copies both ways at once.
+  std::shared_ptr<Launcher> launcher_of(int device, Copying direction) LIGHTCC_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     std::shared_ptr<Launcher>& launcher = launchers_[{device, direction}];
     if (launcher == nullptr) {
-      launcher =
-          std::make_shared<Launcher>(file_,
-                                     device,
-                                     direction == Direction::kToHost ? "to host" : "to device",
-                                     [bells = bells_] { bells->ring(); });
+      launcher = std::make_shared<Launcher>(
+          file_, device, direction == Copying::kPack ? "to host" : "to device", [bells = bells_] {
+            bells->ring();
+          });
     }
     return launcher;
   }
@@ -207,9 +135,9 @@ class CudaStaging final : public Staging {
   const std::string file_;
   const std::shared_ptr<Bells> bells_ = std::make_shared<Bells>();
   Mutex mutex_;
-  std::map<std::pair<int, Direction>, std::shared_ptr<Launcher>> launchers_
+  std::map<std::pair<int, Copying>, std::shared_ptr<Launcher>> launchers_
       LIGHTCC_GUARDED_BY(mutex_);
-  std::map<int, std::unique_ptr<CudaTopkKernels>> topk_kernels_ LIGHTCC_GUARDED_BY(mutex_);
+  std::map<int, std::unique_ptr<CompressionKernels>> topk_kernels_ LIGHTCC_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -126,6 +126,35 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
   }
 }
 
+JobsWork::~JobsWork() {
+  for (const auto& [launcher, job] : posted_) {
+    launcher->withdraw(job);
+  }
+}
+
+void JobsWork::post(std::shared_ptr<Launcher> launcher,
+                    const char* what,
+                    std::uint64_t bytes,
+                    std::function<Status(const GpuSite&)> run) {
+  TracedCall traced;
+  if (bytes != 0) {
+    traced = {.trace = current_device_trace(), .what = what, .bytes = bytes};
+  }
+  auto job = std::make_shared<Job>(std::move(run), std::move(traced));
+  launcher->post(job);
+  posted_.emplace_back(std::move(launcher), std::move(job));
+}
+
+Result<Progress> JobsWork::advance() {
+  for (const auto& [launcher, job] : posted_) {
+    if (!job->is_done()) {
+      return Progress::kIdle;
+    }
+    LIGHTCC_RETURN_IF_ERROR(job->status());
+  }
+  return Progress::kDone;
+}
+
 Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& launcher,
                                                std::size_t bytes,
                                                LastStream last_stream) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/work.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
@@ -91,6 +93,26 @@ class Launcher {
   Job* running_ LIGHTCC_GUARDED_BY(mutex_) = nullptr;
   bool stops_ LIGHTCC_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // The last, as it uses the others.
+};
+
+/// A Work that is jobs of launchers, and nothing else.
+class JobsWork final : public Work {
+ public:
+  JobsWork() = default;
+  JobsWork(const JobsWork&) = delete;
+  JobsWork& operator=(const JobsWork&) = delete;
+  /// Blocks: until jobs that run have ended.
+  ~JobsWork() override;
+
+  /// `what` and `bytes`: as a timeline says it, which leaves out what moves 0 bytes.
+  void post(std::shared_ptr<Launcher> launcher,
+            const char* what,
+            std::uint64_t bytes,
+            std::function<Status(const GpuSite&)> run);
+  Result<Progress> advance() override;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<Launcher>, std::shared_ptr<Job>>> posted_;
 };
 
 /// Memory of the launcher's GPU. Any thread may let go of it, and it goes behind what `last_stream`

@@ -1,9 +1,5 @@
 #include "lightcc_cuda/staging/packer.hpp"
 
-#include <vector>
-
-#include "lightcc_cuda/driver/copy_launch.hpp"
-
 namespace lightcc::cuda {
 namespace {
 
@@ -19,71 +15,88 @@ std::size_t end_of(const StagedPart& part) {
   return part.offset + part.bytes;
 }
 
-/// From the first byte of the run to its last, with gaps.
-std::size_t extent_of(PackedRun run) {
-  return end_of(*run.back()) - run.front()->offset;
-}
-
-}  // namespace
-
-bool Packer::packs(PackedRun run, StreamHandle* stream) {
-  if (kernels_ == nullptr || run.size() < kFewestPacked) {
-    return false;
-  }
-  if (!memory(stream).ok()) {
-    kernels_ = nullptr;
-  }
-  return kernels_ != nullptr;
-}
-
-bool Packer::may_follow(PackedRun run, const StagedPart& part) {
-  if (part.bytes > kLargestPacked) {
-    return false;
-  }
-  if (run.empty()) {
-    return true;
+/// Whether a part can travel with those of a run.
+bool may_follow(const std::vector<const StagedPart*>& run, const StagedPart& part) {
+  if (run.empty() || part.bytes > kLargestPacked) {
+    return run.empty();
   }
   const StagedPart& last = *run.back();
   return last.bytes <= kLargestPacked && part.offset >= end_of(last) &&
          part.offset - end_of(last) < kMaxGap && end_of(part) - run.front()->offset <= kRunBytes;
 }
 
+}  // namespace
+
+Status Packer::copy(const StagedBlock& block,
+                    std::int32_t device,
+                    Copying direction,
+                    StreamHandle* stream) {
+  Run run;
+  for (const StagedPart& part : block.parts) {
+    if (part.bytes == 0) {
+      continue;
+    }
+    const bool is_copied = gpu_end(part, direction) != nullptr && part.device == device;
+    if (!is_copied || !may_follow(run, part)) {
+      LIGHTCC_RETURN_IF_ERROR(copy_run(block, run, direction, stream));
+      run.clear();
+    }
+    if (is_copied) {
+      run.push_back(&part);
+    }
+  }
+  return copy_run(block, run, direction, stream);
+}
+
+Status Packer::copy_run(const StagedBlock& block,
+                        const Run& run,
+                        Copying direction,
+                        StreamHandle* stream) {
+  if (kernels_ != nullptr && run.size() >= kFewestPacked) {
+    if (const Result<Address> bucket = memory(stream); bucket.ok()) {
+      return copy_packed(block, run, *bucket, direction, stream);
+    }
+    kernels_ = nullptr;
+  }
+  for (const StagedPart* const part : run) {
+    const Address on_gpu = gpu_address(gpu_end(*part, direction));
+    std::byte* const on_host = block.at(*part);
+    LIGHTCC_RETURN_IF_ERROR(direction == Copying::kPack
+                                ? driver_.copy_to_host(on_host, on_gpu, part->bytes, stream)
+                                : driver_.copy_to_device(on_gpu, on_host, part->bytes, stream));
+  }
+  return {};
+}
+
 Result<Address> Packer::memory(StreamHandle* stream) {
   if (memory_ == nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(memory_, allocate_in_order(driver_, kRunBytes, stream));
-    LIGHTCC_RETURN_IF_ERROR(driver_.check(
-        driver_.call().fill(gpu_address(memory_.get()), 0, kRunBytes, stream), "cuMemsetD8Async"));
+    const Address address = gpu_address(memory_.get());
+    LIGHTCC_RETURN_IF_ERROR(driver_.fill(address, u8{0}, kRunBytes, stream));
   }
   return gpu_address(memory_.get());
 }
 
-Status Packer::launch_on(PackedRun run, Copying direction, StreamHandle* stream) {
-  LIGHTCC_ASSIGN_OR_RETURN(const Address bucket, memory(stream));
-  const std::size_t begin = run.front()->offset;
+Status Packer::copy_packed(const StagedBlock& block,
+                           const Run& run,
+                           Address bucket,
+                           Copying direction,
+                           StreamHandle* stream) {
   std::vector<BucketPart> parts;
-  parts.reserve(run.size());
   for (const StagedPart* const part : run) {
-    const std::byte* const tensor = direction == Copying::kUnpack ? part->to : part->from;
-    parts.push_back(
-        {.tensor = gpu_address(tensor), .offset = part->offset - begin, .bytes = part->bytes});
+    parts.push_back({.tensor = gpu_address(gpu_end(*part, direction)),
+                     .offset = part->offset - run.front()->offset,
+                     .bytes = part->bytes});
   }
-  return copy_bucket(driver_, *kernels_, bucket, parts, direction, stream);
-}
-
-Status Packer::copy_to_host(const StagedBlock& block, PackedRun run, StreamHandle* stream) {
-  LIGHTCC_RETURN_IF_ERROR(launch_on(run, Copying::kPack, stream));
-  return driver_.check(
-      driver_.call().copy_to_host(
-          block.at(*run.front()), gpu_address(memory_.get()), extent_of(run), stream),
-      "cuMemcpyDtoHAsync");
-}
-
-Status Packer::copy_to_device(const StagedBlock& block, PackedRun run, StreamHandle* stream) {
-  LIGHTCC_ASSIGN_OR_RETURN(const Address bucket, memory(stream));
-  LIGHTCC_RETURN_IF_ERROR(driver_.check(
-      driver_.call().copy_to_device(bucket, block.at(*run.front()), extent_of(run), stream),
-      "cuMemcpyHtoDAsync"));
-  return launch_on(run, Copying::kUnpack, stream);
+  // From the first byte of the run to its last, with gaps.
+  const std::size_t bytes = parts.back().offset + parts.back().bytes;
+  std::byte* const on_host = block.at(*run.front());
+  if (direction == Copying::kUnpack) {
+    LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(bucket, on_host, bytes, stream));
+  }
+  LIGHTCC_RETURN_IF_ERROR(copy_bucket(driver_, *kernels_, bucket, parts, direction, stream));
+  return direction == Copying::kPack ? driver_.copy_to_host(on_host, bucket, bytes, stream)
+                                     : Status();
 }
 
 }  // namespace lightcc::cuda

@@ -1,12 +1,13 @@
-// Many small tensors of a GPU go to the host, and back, in one copy: a kernel packs them into
-// memory of the GPU beside them, or unpacks them from there.
+// The parts of a block go to the host, and back. Many small tensors of a GPU do in one copy: a
+// kernel packs them into memory of the GPU beside them, or unpacks them from there.
 //
 // Thread: one, with the context current.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <span>
+#include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/staged/staging.hpp"
@@ -18,28 +19,36 @@
 
 namespace lightcc::cuda {
 
-/// Parts of a block, one after another in it, that travel in one copy.
-using PackedRun = std::span<const StagedPart* const>;
+/// The end of a part on its GPU that is copied, with kPack to the host; null: nothing is.
+inline const std::byte* gpu_end(const StagedPart& part, Copying direction) {
+  return direction == Copying::kPack ? part.from : part.to;
+}
 
 class Packer {
  public:
   /// Without kernels, or where there is no memory later, nothing is packed. Both outlive it.
   Packer(const Driver& driver, const KernelTable* kernels) : driver_(driver), kernels_(kernels) {}
 
-  /// Whether there are enough parts for a run to be worth its launch. The copies below are then in
-  /// the order of the same `stream`.
-  bool packs(PackedRun run, StreamHandle* stream);
-  /// Whether `part` can travel with those of `run`, which it follows in their block. Both are of
-  /// one GPU.
-  static bool may_follow(PackedRun run, const StagedPart& part);
-
-  /// Copies every `from` of a run of `block` to its host memory, in the order of `stream`.
-  Status copy_to_host(const StagedBlock& block, PackedRun run, StreamHandle* stream);
-  /// Copies from there to every `to`.
-  Status copy_to_device(const StagedBlock& block, PackedRun run, StreamHandle* stream);
+  /// Copies the parts of one GPU between there and the block's host memory, in the order of
+  /// `stream`. Errors: kSystem.
+  Status copy(const StagedBlock& block,
+              std::int32_t device,
+              Copying direction,
+              StreamHandle* stream);
 
  private:
-  Status launch_on(PackedRun run, Copying direction, StreamHandle* stream);
+  /// Parts one after another in their block, with little between them.
+  using Run = std::vector<const StagedPart*>;
+
+  Status copy_run(const StagedBlock& block,
+                  const Run& run,
+                  Copying direction,
+                  StreamHandle* stream);
+  Status copy_packed(const StagedBlock& block,
+                     const Run& run,
+                     Address bucket,
+                     Copying direction,
+                     StreamHandle* stream);
   Result<Address> memory(StreamHandle* stream);
 
   const Driver& driver_;

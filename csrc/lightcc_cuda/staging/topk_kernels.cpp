@@ -1,11 +1,14 @@
 #include "lightcc_cuda/staging/topk_kernels.hpp"
 
-#include <optional>
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/mutex.hpp"
+
 #include "lightcc_cuda/kernels/merge.hpp"
-#include "lightcc_cuda/staging/jobs_work.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -14,19 +17,6 @@ Status is_pending_error(const char* what) {
   return make_error(ErrorCode::kInternal,
                     "%s while a step of top-k compression is neither committed nor rolled back",
                     what);
-}
-
-Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launcher,
-                                         std::vector<SiteStep> steps) {
-  auto work = std::make_unique<JobsWork>();
-  std::uint64_t bytes = 0;
-  for (const SiteStep& step : steps) {
-    bytes += step.list.size();
-  }
-  work->post(launcher, "top-k", bytes, [steps = std::move(steps)](const GpuSite& gpu) {
-    return gpu.topk.compress(steps, gpu.stream.get());
-  });
-  return std::unique_ptr<Work>(std::move(work));
 }
 
 class CudaShardState final : public ShardResidual {
@@ -79,138 +69,162 @@ class CudaShardState final : public ShardResidual {
   bool pending_ = false;
 };
 
+class CudaTopkKernels final : public CompressionKernels {
+ public:
+  CudaTopkKernels(std::shared_ptr<Launcher> to_host,
+                  std::shared_ptr<Launcher> to_device,
+                  int device)
+      : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
+
+  std::string why_unsupported(std::size_t numel, std::size_t blocks) const override
+      LIGHTCC_EXCLUDES(mutex_) {
+    if (numel > kMaxTopkElements) {
+      return "a shard of " + std::to_string(numel) + " elements; a GPU takes at most " +
+             std::to_string(kMaxTopkElements);
+    }
+    if (blocks > kMaxMergeLists) {
+      return "lists of " + std::to_string(blocks) + " hosts; a GPU merges at most " +
+             std::to_string(kMaxMergeLists);
+    }
+    const MutexLock lock(mutex_);
+    return objection_;
+  }
+
+  Result<std::unique_ptr<ShardResidual>> make_state(DataType dtype, std::size_t numel) override {
+    if (numel == 0) {
+      return host_kernels().make_state(dtype, numel);
+    }
+    auto shard = std::make_shared<TopkShard>();
+    shard->dtype = dtype;
+    shard->numel = numel;
+    return state_with(std::move(shard), [](const GpuSite& gpu, TopkShard& made) {
+      return gpu.topk.make(made, gpu.stream.get());
+    });
+  }
+
+  Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) override {
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedShard parsed, parse_saved_shard(saved));
+    if (parsed.numel == 0) {
+      return host_kernels().load_state(saved);
+    }
+    auto shard = std::make_shared<TopkShard>();
+    shard->dtype = parsed.dtype;
+    shard->numel = parsed.numel;
+    return state_with(std::move(shard), [&](const GpuSite& gpu, TopkShard& made) {
+      return gpu.topk.load_shard(made, parsed, gpu.stream.get());
+    });
+  }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    const Result<std::shared_ptr<std::byte>> memory = allocate_on(to_host_, bytes);
+    return memory.ok() ? *memory : nullptr;
+  }
+
+  Result<std::unique_ptr<Work>> compress(std::span<const TopkStep> steps) override {
+    std::vector<SiteStep> of_site;
+    std::vector<ShardResidual*> begun;
+    const auto begin = [&](const TopkStep& step) -> Status {
+      const DataType dtype = steps.front().state->dtype();
+      if (step.state->dtype() != dtype) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "top-k compression of %s and %s at once on a GPU",
+                          data_type_name(dtype),
+                          data_type_name(step.state->dtype()));
+      }
+      if (step.state->numel() == 0) {  // It is on the host, and done at once.
+        LIGHTCC_RETURN_IF_ERROR(host_kernels().compress({&step, 1}).status());
+      } else {
+        auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
+        LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
+        of_site.push_back({.shard = state.shard(),
+                           .input = step.shard,
+                           .request = step.request,
+                           .list = step.list,
+                           .outcome = step.outcome});
+      }
+      begun.push_back(step.state);
+      return {};
+    };
+    for (const TopkStep& step : steps) {
+      if (const Status status = begin(step); !status.ok()) {
+        for (ShardResidual* const state : begun) {
+          state->rollback();
+        }
+        return status;
+      }
+    }
+    if (of_site.empty()) {
+      return std::unique_ptr<Work>();
+    }
+    std::uint64_t bytes = 0;
+    for (const SiteStep& step : of_site) {
+      bytes += step.list.size();
+    }
+    auto work = std::make_unique<JobsWork>();
+    work->post(to_host_, "top-k", bytes, [of_site = std::move(of_site)](const GpuSite& gpu) {
+      return gpu.topk.compress(of_site, gpu.stream.get());
+    });
+    return std::unique_ptr<Work>(std::move(work));
+  }
+
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkSum> sums) override {
+    std::vector<TopkSum> kept;
+    std::uint64_t bytes = 0;
+    for (const TopkSum& sum : sums) {
+      if (sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "a sum of %zu lists on a GPU; allowed are 1 to %u",
+                          sum.lists.size(),
+                          kMaxMergeLists);
+      }
+      if (sum.dtype != sums.front().dtype) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "sums of %s and %s at once on a GPU",
+                          data_type_name(sums.front().dtype),
+                          data_type_name(sum.dtype));
+      }
+      if (sum.elements > 0) {
+        kept.push_back(sum);
+        bytes += sum.elements * element_size(sum.dtype);
+      }
+    }
+    if (kept.empty()) {
+      return std::unique_ptr<Work>();
+    }
+    auto work = std::make_unique<JobsWork>();
+    work->post(to_device_, "sum of lists", bytes, [kept = std::move(kept)](const GpuSite& gpu) {
+      return gpu.topk.merge(kept, gpu.stream.get());
+    });
+    return std::unique_ptr<Work>(std::move(work));
+  }
+
+ private:
+  Result<std::unique_ptr<ShardResidual>> state_with(
+      std::shared_ptr<TopkShard> shard,
+      const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
+    const Status begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
+    if (!begun.ok()) {
+      const MutexLock lock(mutex_);
+      objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();
+      return begun;
+    }
+    return std::unique_ptr<ShardResidual>(
+        std::make_unique<CudaShardState>(to_host_, std::move(shard)));
+  }
+
+  std::shared_ptr<Launcher> to_host_;
+  std::shared_ptr<Launcher> to_device_;
+  const int device_;
+  mutable Mutex mutex_;
+  std::string objection_ LIGHTCC_GUARDED_BY(mutex_);  // To everything.
+};
+
 }  // namespace
 
-CudaTopkKernels::CudaTopkKernels(std::shared_ptr<Launcher> to_host,
-                                 std::shared_ptr<Launcher> to_device,
-                                 int device)
-    : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
-
-std::string CudaTopkKernels::why_unsupported(std::size_t numel, std::size_t blocks) const {
-  if (numel > kMaxTopkElements) {
-    return "a shard of " + std::to_string(numel) + " elements; a GPU takes at most " +
-           std::to_string(kMaxTopkElements);
-  }
-  if (blocks > kMaxMergeLists) {
-    return "lists of " + std::to_string(blocks) + " hosts; a GPU merges at most " +
-           std::to_string(kMaxMergeLists);
-  }
-  const MutexLock lock(mutex_);
-  return objection_;
-}
-
-Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::state_with(
-    std::shared_ptr<TopkShard> shard,
-    const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
-  const Status begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
-  if (!begun.ok()) {
-    const MutexLock lock(mutex_);
-    objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();
-    return begun;
-  }
-  return std::unique_ptr<ShardResidual>(
-      std::make_unique<CudaShardState>(to_host_, std::move(shard)));
-}
-
-Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::make_state(DataType dtype,
-                                                                   std::size_t numel) {
-  if (numel == 0) {
-    return host_kernels().make_state(dtype, numel);
-  }
-  auto shard = std::make_shared<TopkShard>();
-  shard->dtype = dtype;
-  shard->numel = numel;
-  return state_with(std::move(shard), [](const GpuSite& gpu, TopkShard& made) {
-    return gpu.topk.make(made, gpu.stream.get());
-  });
-}
-
-Result<std::unique_ptr<ShardResidual>> CudaTopkKernels::load_state(
-    std::span<const std::byte> saved) {
-  LIGHTCC_ASSIGN_OR_RETURN(const SavedShard parsed, parse_saved_shard(saved));
-  if (parsed.numel == 0) {
-    return host_kernels().load_state(saved);
-  }
-  auto shard = std::make_shared<TopkShard>();
-  shard->dtype = parsed.dtype;
-  shard->numel = parsed.numel;
-  return state_with(std::move(shard), [&](const GpuSite& gpu, TopkShard& made) {
-    return gpu.topk.load_shard(made, parsed, gpu.stream.get());
-  });
-}
-
-std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
-  const Result<std::shared_ptr<std::byte>> memory = allocate_on(to_host_, bytes);
-  return memory.ok() ? *memory : nullptr;
-}
-
-Result<std::unique_ptr<Work>> CudaTopkKernels::compress(std::span<const TopkStep> steps) {
-  std::vector<SiteStep> of_site;
-  std::vector<ShardResidual*> begun;
-  const auto begin = [&](const TopkStep& step) -> Status {
-    const DataType dtype = steps.front().state->dtype();
-    if (step.state->dtype() != dtype) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "top-k compression of %s and %s at once on a GPU",
-                        data_type_name(dtype),
-                        data_type_name(step.state->dtype()));
-    }
-    if (step.state->numel() == 0) {  // It is on the host, and done at once.
-      LIGHTCC_RETURN_IF_ERROR(host_kernels().compress({&step, 1}).status());
-    } else {
-      auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
-      LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
-      of_site.push_back({.shard = state.shard(),
-                         .input = step.shard,
-                         .request = step.request,
-                         .list = step.list,
-                         .outcome = step.outcome});
-    }
-    begun.push_back(step.state);
-    return {};
-  };
-  for (const TopkStep& step : steps) {
-    if (const Status status = begin(step); !status.ok()) {
-      for (ShardResidual* const state : begun) {
-        state->rollback();
-      }
-      return status;
-    }
-  }
-  return of_site.empty() ? std::unique_ptr<Work>() : post_steps(to_host_, std::move(of_site));
-}
-
-Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkSum> sums) {
-  std::vector<TopkSum> kept;
-  for (const TopkSum& sum : sums) {
-    if (sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "a sum of %zu lists on a GPU; allowed are 1 to %u",
-                        sum.lists.size(),
-                        kMaxMergeLists);
-    }
-    if (sum.dtype != sums.front().dtype) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "sums of %s and %s at once on a GPU",
-                        data_type_name(sums.front().dtype),
-                        data_type_name(sum.dtype));
-    }
-    if (sum.elements > 0) {
-      kept.push_back(sum);
-    }
-  }
-  if (kept.empty()) {
-    return std::unique_ptr<Work>();
-  }
-  auto work = std::make_unique<JobsWork>();
-  std::uint64_t bytes = 0;
-  for (const TopkSum& sum : kept) {
-    bytes += sum.elements * element_size(sum.dtype);
-  }
-  work->post(to_device_, "sum of lists", bytes, [kept = std::move(kept)](const GpuSite& gpu) {
-    return gpu.topk.merge(kept, gpu.stream.get());
-  });
-  return std::unique_ptr<Work>(std::move(work));
+std::unique_ptr<CompressionKernels> make_topk_kernels(std::shared_ptr<Launcher> to_host,
+                                                      std::shared_ptr<Launcher> to_device,
+                                                      int device) {
+  return std::make_unique<CudaTopkKernels>(std::move(to_host), std::move(to_device), device);
 }
 
 }  // namespace lightcc::cuda

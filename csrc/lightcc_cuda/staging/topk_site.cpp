@@ -2,45 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
+#include <vector>
 
 #include "lightcc_cuda/staging/topk_site_impl.hpp"
 
 namespace lightcc::cuda {
-
-namespace {
-
-TopkForecastBits bits_of(const lightcc::detail::TopkForecast& forecast) {
-  return {.threshold = forecast.threshold, .ideal = forecast.ideal, .k = forecast.k};
-}
-
-}  // namespace
-
-Status TopkSite::wait(StreamHandle* stream) const {
-  return driver_.check(driver_.call().wait_for_stream(stream), "cuStreamSynchronize");
-}
-
-Status TopkSite::copy_to_host(void* to,
-                              Address from,
-                              std::size_t bytes,
-                              StreamHandle* stream) const {
-  return bytes == 0 ? Status()
-                    : driver_.check(driver_.call().copy_to_host(to, from, bytes, stream),
-                                    "cuMemcpyDtoHAsync");
-}
-
-Status TopkSite::copy_to_device(Address to,
-                                const void* from,
-                                std::size_t bytes,
-                                StreamHandle* stream) const {
-  return bytes == 0 ? Status()
-                    : driver_.check(driver_.call().copy_to_device(to, from, bytes, stream),
-                                    "cuMemcpyHtoDAsync");
-}
-
-Status TopkSite::fill(Address to, std::size_t bytes, StreamHandle* stream) const {
-  return driver_.check(driver_.call().fill(to, 0, bytes, stream), "cuMemsetD8Async");
-}
 
 Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
   if (scratch_bytes_ < bytes) {
@@ -53,19 +19,17 @@ Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
   return gpu_address(scratch_.get());
 }
 
-// --- Residuals ---------------------------------------------------------------------------------
-
 Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(kernels_.status());
   const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
   LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_in_order(driver_, bytes, stream));
-  return fill(gpu_address(shard.memory.get()), bytes, stream);
+  return driver_.fill(gpu_address(shard.memory.get()), u8{0}, bytes, stream);
 }
 
 Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
   const std::size_t bytes = 2 * detail::lanes_bytes(shard);
   LIGHTCC_ASSIGN_OR_RETURN(shard.velocity, allocate_in_order(driver_, bytes, stream));
-  return fill(gpu_address(shard.velocity.get()), bytes, stream);
+  return driver_.fill(gpu_address(shard.velocity.get()), u8{0}, bytes, stream);
 }
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream) {
@@ -74,32 +38,33 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHan
   shard.forecast = saved.forecast;
   shard.has_velocity = saved.has_velocity;
   TopkProgress progress{};
-  progress.forecast = bits_of(saved.forecast);
+  progress.forecast = {saved.forecast.threshold, saved.forecast.ideal, saved.forecast.k};
   progress.step = saved.step;
+  const auto write = [&](Address to, std::span<const std::byte> from) {
+    return driver_.copy_to_device(to, from.data(), from.size(), stream);
+  };
   const Address memory = gpu_address(shard.memory.get());
-  LIGHTCC_RETURN_IF_ERROR(copy_to_device(memory, &progress, sizeof(progress), stream));
-  LIGHTCC_RETURN_IF_ERROR(copy_to_device(
-      memory + detail::kLanesAt, saved.residual.data(), saved.residual.size(), stream));
+  LIGHTCC_RETURN_IF_ERROR(write(memory, std::as_bytes(std::span(&progress, 1))));
+  LIGHTCC_RETURN_IF_ERROR(write(memory + detail::kLanesAt, saved.residual));
   if (saved.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
-    LIGHTCC_RETURN_IF_ERROR(copy_to_device(
-        gpu_address(shard.velocity.get()), saved.velocity.data(), saved.velocity.size(), stream));
+    LIGHTCC_RETURN_IF_ERROR(write(gpu_address(shard.velocity.get()), saved.velocity));
   }
-  return wait(stream);
+  return driver_.wait_for_stream(stream);
 }
 
 Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) {
-  LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(TopkTensor), stream));
-  if (settle(shard)) {
+  if (shard.is_commit_due) {
     const TopkTensor row = detail::row_of(shard);
-    LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, &row, sizeof(row), stream));
+    LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(row), stream));
+    LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(rows, &row, sizeof(row), stream));
     LIGHTCC_RETURN_IF_ERROR(commit(1, rows, stream));
+    shard.is_commit_due = false;
   }
-  shard.is_commit_due = false;
   const Address memory = gpu_address(shard.memory.get());
   TopkProgress progress{};
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, memory, sizeof(progress), stream));
-  LIGHTCC_RETURN_IF_ERROR(wait(stream));
+  LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_host(&progress, memory, sizeof(progress), stream));
+  LIGHTCC_RETURN_IF_ERROR(driver_.wait_for_stream(stream));
   if (progress.step != shard.step) {
     return make_error(ErrorCode::kInternal,
                       "a GPU has made %llu steps of top-k compression, where the host counts %llu",
@@ -111,12 +76,12 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
   std::vector<std::byte> residual(bytes);
   std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);
   LIGHTCC_RETURN_IF_ERROR(
-      copy_to_host(residual.data(), memory + detail::kLanesAt + lanes, bytes, stream));
+      driver_.copy_to_host(residual.data(), memory + detail::kLanesAt + lanes, bytes, stream));
   if (shard.has_velocity) {
-    LIGHTCC_RETURN_IF_ERROR(
-        copy_to_host(velocity.data(), gpu_address(shard.velocity.get()) + lanes, bytes, stream));
+    const Address from = gpu_address(shard.velocity.get()) + lanes;
+    LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_host(velocity.data(), from, bytes, stream));
   }
-  LIGHTCC_RETURN_IF_ERROR(wait(stream));
+  LIGHTCC_RETURN_IF_ERROR(driver_.wait_for_stream(stream));
   write_saved_shard({.dtype = shard.dtype,
                      .numel = shard.numel,
                      .step = shard.step,
@@ -128,18 +93,11 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
   return {};
 }
 
-bool TopkSite::settle(TopkShard& shard) {
-  if (!shard.has_velocity) {
-    shard.velocity = nullptr;
-  }
-  return shard.is_commit_due;
-}
-
 Status TopkSite::commit(std::size_t count, Address rows, StreamHandle* stream) const {
   TopkArguments arguments{};
   arguments.tensors = detail::at<const TopkTensor>(rows);
   arguments.count = static_cast<u32>(count);
-  return run("lightcc_topk_commit", count, kWarpLanes, arguments, stream);
+  return run("topk_commit", count, kWarpLanes, arguments, stream);
 }
 
 }  // namespace lightcc::cuda

@@ -13,7 +13,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
@@ -21,16 +20,61 @@
 #include "lightcc/compression/residual/compression_kernels.hpp"
 #include "lightcc/compression/residual/host_residual.hpp"
 #include "lightcc/compression/residual/saved_shard.hpp"
-#include "lightcc/compression/topk/topk_list.hpp"
+#include "lightcc/compression/residual/step_energy.hpp"
+#include "lightcc/compression/topk/topk_step.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/staging/pinned_pool.hpp"
-#include "lightcc_cuda/staging/topk_shard.hpp"
 
 namespace lightcc::cuda {
+
+/// The residual of one shard, in memory of a GPU, and what the host knows of it.
+///
+/// Lanes are there twice, so that a step can be undone. The step count, the threshold and whether
+/// there is a velocity are the GPU's, and the host has them from reports. Jobs use it one after
+/// another, and between them whoever drives the progress loop.
+struct TopkShard {
+  DataType dtype = DataType::kFloat32;
+  std::size_t numel = 0;
+  // Both come and go in the order of the stream of its jobs.
+  std::shared_ptr<std::byte> memory;    ///< Progress, and both residuals.
+  std::shared_ptr<std::byte> velocity;  ///< Both; none without momentum correction.
+
+  // As committed.
+  std::uint64_t step = 0;  ///< Committed steps.
+  lightcc::detail::TopkForecast forecast;
+  bool has_velocity = false;
+  bool is_commit_due = false;  ///< The GPU has not been told; it is with the next job.
+
+  // The last step that began.
+  bool next_has_velocity = false;
+  bool is_reported = false;
+  lightcc::detail::TopkForecast next_forecast;  ///< As reported, as is what follows.
+  bool is_non_finite = false;
+  StepEnergy energy;
+
+  std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
+
+  // Called by whoever drives the progress loop, while no job runs.
+
+  void begin(bool has_momentum) {
+    next_has_velocity = has_momentum;
+    is_reported = false;
+  }
+  /// Commits a step that has begun. Does nothing where it is not finite, or nothing is known of it.
+  void commit() {
+    if (!is_reported || is_non_finite) {
+      return;
+    }
+    ++step;
+    forecast = next_forecast;
+    has_velocity = next_has_velocity;
+    is_commit_due = true;
+  }
+};
 
 /// What HostResidual::compress() is given, of a shard in memory of the GPU.
 struct SiteStep {
@@ -67,45 +111,26 @@ class TopkSite {
 
  private:
   struct StepTable;
-  struct SumTable;
 
-  Status wait(StreamHandle* stream) const;
-  Status copy_to_host(void* to, Address from, std::size_t bytes, StreamHandle* stream) const;
-  Status copy_to_device(Address to,
-                        const void* from,
-                        std::size_t bytes,
-                        StreamHandle* stream) const;
-  Status fill(Address to, std::size_t bytes, StreamHandle* stream) const;
   /// Memory of the GPU for one job.
   Result<Address> scratch(std::size_t bytes, StreamHandle* stream);
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
-  /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
-  static bool settle(TopkShard& shard);
   /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
   /// the table `rows`.
   Status commit(std::size_t count, Address rows, StreamHandle* stream) const;
-  Status compress_table(StepTable& table, StreamHandle* stream);
+  Status compress_table(std::span<const SiteStep> steps, StreamHandle* stream);
   Status launch_step(const StepTable& table, StreamHandle* stream) const;
-  Status fetch_lists(const StepTable& table,
-                     Address memory,
-                     std::byte* reports,
-                     std::byte* packed,
-                     StreamHandle* stream) const;
-  static Result<std::size_t> read_reports(std::span<const SiteStep> steps,
-                                          std::span<const TopkProgress> reports);
+  Status fetch_lists(const StepTable& table, std::byte* pinned, StreamHandle* stream) const;
   Status merge_table(std::span<const TopkSum> sums, StreamHandle* stream);
+  /// Launches `lightcc_KERNEL`.
   template <typename Arguments>
   Status run(const std::string& kernel,
              u64 blocks,
              unsigned threads,
              const Arguments& arguments,
              StreamHandle* stream) const {
-    return launch(driver_,
-                  (*kernels_)->find(kernel),
-                  static_cast<unsigned>(blocks),
-                  threads,
-                  stream,
-                  arguments);
+    FunctionHandle* const function = (*kernels_)->find("lightcc_" + kernel);
+    return launch(driver_, function, static_cast<unsigned>(blocks), threads, stream, arguments);
   }
 
   const Driver& driver_;

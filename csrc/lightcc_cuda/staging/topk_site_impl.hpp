@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 
 namespace lightcc::cuda::detail {
@@ -21,18 +22,20 @@ constexpr std::size_t up_to(std::size_t bytes, std::size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/// Where things lie in memory that is taken all at once, each aligned to 16 bytes.
-class Arena {
- public:
-  std::size_t add(std::size_t bytes) {
-    const std::size_t offset = bytes_;
-    bytes_ = up_to(bytes_ + bytes, 16);
-    return offset;
-  }
-  std::size_t bytes() const { return bytes_; }
+/// Arrays one after another in memory from an address on, each aligned to 16 bytes. Laid out from
+/// address 0, they say how much memory they need.
+struct Arena {
+  Address end = 0;
 
- private:
-  std::size_t bytes_ = 0;
+  Address add(std::size_t bytes) {
+    const Address begin = end;
+    end += up_to(bytes, 16);
+    return begin;
+  }
+  template <typename T>
+  T* array(std::size_t count) {
+    return at<T>(add(count * sizeof(T)));
+  }
 };
 
 /// Bytes of one of a pair of arrays, for kernels that read 16 bytes at a time.
@@ -40,28 +43,13 @@ inline std::size_t lanes_bytes(const TopkShard& shard) {
   return up_to(shard.numel * shard.lane_bytes(), 256);
 }
 
-inline const char* suffix_of(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat64:
-      return "f64";
-    case DataType::kFloat16:
-      return "f16";
-    case DataType::kBfloat16:
-      return "bf16";
-    default:
-      return "f32";
-  }
-}
-
-inline std::string of_elements(const char* kernel, DataType dtype) {
-  return std::string("lightcc_") + kernel + '_' + suffix_of(dtype);
-}
 inline std::string of_lanes(const char* kernel, DataType dtype) {
-  return std::string("lightcc_") + kernel + (dtype == DataType::kFloat64 ? "_f64" : "_f32");
+  return std::string(kernel) + (dtype == DataType::kFloat64 ? "_f64" : "_f32");
 }
-
-inline lightcc::detail::TopkForecast forecast_of(const TopkForecastBits& bits) {
-  return {.threshold = bits.threshold, .ideal = bits.ideal, .k = bits.k};
+inline std::string of_elements(const char* kernel, DataType dtype) {
+  return dtype == DataType::kFloat16    ? std::string(kernel) + "_f16"
+         : dtype == DataType::kBfloat16 ? std::string(kernel) + "_bf16"
+                                        : of_lanes(kernel, dtype);
 }
 
 /// What a row says of a shard, whatever the step.

@@ -5,11 +5,23 @@
 #include <string>
 #include <vector>
 
-#include "lightcc_cuda/staging/topk_site.hpp"
-#include "lightcc_cuda/staging/topk_step_table.hpp"
+#include "lightcc/compression/topk/list_layout.hpp"
+
+#include "lightcc_cuda/staging/topk_site_impl.hpp"
 
 namespace lightcc::cuda {
 namespace {
+
+// More blocks of threads than any GPU runs at once.
+constexpr u64 kMaxParts = 512;
+
+TopkFormat format_of(const SiteStep& step) {
+  return {.dtype = step.shard->dtype, .fp16 = step.request.fp16};
+}
+
+lightcc::detail::ListLayout layout_of(const SiteStep& step, std::size_t entries) {
+  return {tiles_of(step.shard->numel, kTopkWireBlock), entries, format_of(step)};
+}
 
 /// Passes over the shard in a step that has ended.
 int passes_of(const TopkProgress& progress, const TopkRequest& request, const TopkShard& shard) {
@@ -24,107 +36,165 @@ int passes_of(const TopkProgress& progress, const TopkRequest& request, const To
               : static_cast<int>(topk_rounds(static_cast<u32>(shard.lane_bytes()))) + 1);
 }
 
+/// A row with its arrays, and room for a full list.
+TopkTensor row_of(const SiteStep& step, detail::Arena& arena) {
+  const TopkShard& shard = *step.shard;
+  const TopkFormat format = format_of(step);
+  const u64 blocks = tiles_of(shard.numel, kTopkWireBlock);
+  TopkTensor row = detail::row_of(shard);
+  for (std::size_t i = 0; shard.next_has_velocity && i < 2; ++i) {
+    row.velocity[i] =
+        detail::at<u8>(gpu_address(shard.velocity.get()) + i * detail::lanes_bytes(shard));
+  }
+  row.k = step.request.k;
+  row.capacity = step.request.capacity;
+  row.momentum = step.request.momentum;
+  row.exact = step.request.exact ? 1 : 0;
+  row.value_bytes = static_cast<u32>(format.value_bytes());
+  row.shard = reinterpret_cast<const u8*>(step.input);
+  row.status = arena.array<u64>(2 * tiles_of(shard.numel, kTopkTile));
+  row.bins = arena.array<u32>(kTopkBins);
+  row.block_begins = arena.array<u32>(blocks);
+  row.header = arena.array<u64>(2);
+  row.counts = arena.array<u32>(blocks);
+  row.offsets = arena.array<u16>(row.capacity);
+  row.values = arena.array<u8>(row.capacity * row.value_bytes);
+  if (format.has_scales()) {
+    row.exponents = arena.array<i16>(blocks);
+    row.lanes = arena.array<u8>(row.capacity * shard.lane_bytes());
+  }
+  return row;
+}
+
 }  // namespace
+
+/// A table of shards in memory of the GPU, on its way through the launches of a step.
+struct TopkSite::StepTable {
+  std::span<const SiteStep> steps;
+  detail::Arena arena;
+  std::vector<TopkTensor> rows;
+  TopkArguments arguments{};
+  std::size_t packed_bytes = 0;  ///< If all lists were full.
+  u64 tiles = 0;
+  u64 parts = 0;
+  bool has_scales = false;
+
+  /// Shards share kMaxParts blocks by their sizes, at least one and at most one for each tile.
+  StepTable(std::span<const SiteStep> of, Address memory) : steps(of), arena{memory} {
+    arguments.count = static_cast<u32>(steps.size());
+    arguments.tensors = arena.array<TopkTensor>(steps.size());
+    arguments.tile_counters = arena.array<u32>(2);
+    arguments.reports = arena.array<TopkProgress>(steps.size());
+    u64 all_tiles = 0;
+    detail::Arena packed;
+    for (const SiteStep& step : steps) {
+      packed.add(layout_of(step, step.request.capacity).end);
+      all_tiles += tiles_of(step.shard->numel, kTopkTile);
+      has_scales = has_scales || format_of(step).has_scales();
+    }
+    packed_bytes = packed.end;
+    arguments.packed = arena.array<u8>(packed_bytes);
+    for (const SiteStep& step : steps) {
+      TopkTensor row = row_of(step, arena);
+      const u64 of_row = tiles_of(row.numel, kTopkTile);
+      row.first = tiles;
+      row.first_part = parts;
+      row.parts = static_cast<u32>(std::clamp<u64>(of_row * kMaxParts / all_tiles, 1, of_row));
+      tiles += of_row;
+      parts += row.parts;
+      rows.push_back(row);
+    }
+  }
+};
 
 Status TopkSite::launch_step(const StepTable& table, StreamHandle* stream) const {
   TopkArguments arguments = table.arguments;
-  const DataType dtype = table.shard().dtype;
+  const TopkShard& shard = *table.steps.front().shard;
   const u64 tensors = arguments.count;
-  const auto launch = [&](const std::string& kernel, u64 blocks) {
-    return run(kernel, blocks, kTopkThreads, arguments, stream);
+  const auto of_lanes = [&](const char* kernel, u64 blocks) {
+    return run(detail::of_lanes(kernel, shard.dtype), blocks, kTopkThreads, arguments, stream);
   };
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_begin", dtype), tensors));
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_select", dtype), table.tiles));
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_sample", dtype), table.parts));
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_judge", dtype), tensors));
-  for (u32 i = 0; i < topk_rounds(static_cast<u32>(table.shard().lane_bytes())); ++i) {
-    LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_count", dtype), table.parts));
-    LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_descend", dtype), tensors));
+  const auto of_elements = [&](const char* kernel, u64 blocks) {
+    return run(detail::of_elements(kernel, shard.dtype), blocks, kTopkThreads, arguments, stream);
+  };
+  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_begin", tensors));
+  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_select", table.tiles));
+  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_sample", table.parts));
+  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_judge", tensors));
+  for (u32 i = 0; i < topk_rounds(static_cast<u32>(shard.lane_bytes())); ++i) {
+    LIGHTCC_RETURN_IF_ERROR(of_elements("topk_count", table.parts));
+    LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_descend", tensors));
   }
   arguments.round = 1;
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_select", dtype), table.tiles));
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_finish", dtype), tensors));
+  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_select", table.tiles));
+  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_finish", tensors));
   if (table.has_scales) {
-    LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_encode", dtype), table.tiles));
+    LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_encode", table.tiles));
   }
-  LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_measure", dtype), tensors));
-  return launch("lightcc_topk_pack", table.parts);
+  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_measure", tensors));
+  return run("topk_pack", table.parts, kTopkThreads, arguments, stream);
 }
 
 Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream) {
   while (!steps.empty()) {
     const std::size_t count = std::min<std::size_t>(steps.size(), kMaxTopkTensors);
-    StepTable table(steps.first(count));
-    LIGHTCC_RETURN_IF_ERROR(compress_table(table, stream));
+    LIGHTCC_RETURN_IF_ERROR(compress_table(steps.first(count), stream));
     steps = steps.subspan(count);
   }
   return {};
 }
 
-Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
+Status TopkSite::compress_table(std::span<const SiteStep> given, StreamHandle* stream) {
   // Those whose last step counts come first.
+  std::vector<SiteStep> steps(given.begin(), given.end());
   const auto others =
-      std::ranges::partition(table.steps, [](const SiteStep& step) { return settle(*step.shard); });
-  const std::size_t committed = table.steps.size() - others.size();
-  table.arrange();
-  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(table.arena.bytes(), stream));
-  for (const SiteStep& step : table.steps) {
+      std::ranges::partition(steps, [](const SiteStep& step) { return step.shard->is_commit_due; });
+  const std::size_t committed = steps.size() - others.size();
+  LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(StepTable(steps, 0).arena.end, stream));
+  for (const SiteStep& step : steps) {
     TopkShard& shard = *step.shard;
+    if (!shard.has_velocity) {
+      shard.velocity = nullptr;  // Of a step that did not count, or does so no more.
+    }
     if (shard.next_has_velocity && shard.velocity == nullptr) {
       LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     }
   }
-  table.fill_rows(memory);
-
-  detail::Arena of_host;
+  const StepTable table(steps, memory);
   const std::size_t rows_bytes = table.rows.size() * sizeof(TopkTensor);
-  const std::size_t rows_of_host = of_host.add(rows_bytes);
-  const std::size_t reports_of_host = of_host.add(table.rows.size() * sizeof(TopkProgress));
-  const std::size_t packed_of_host = of_host.add(table.packed_bytes);
-  LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned, pinned_.take(of_host.bytes()));
-  std::memcpy(pinned.get() + rows_of_host, table.rows.data(), rows_bytes);
-  const Address rows = memory + table.rows_at;
-  LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, pinned.get() + rows_of_host, rows_bytes, stream));
+  const std::size_t reports_bytes = table.rows.size() * sizeof(TopkProgress);
+  LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned,
+                           pinned_.take(std::max({rows_bytes, reports_bytes, table.packed_bytes})));
+  std::memcpy(pinned.get(), table.rows.data(), rows_bytes);
+  const Address rows = reinterpret_cast<Address>(table.arguments.tensors);
+  LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(rows, pinned.get(), rows_bytes, stream));
   if (committed > 0) {
     LIGHTCC_RETURN_IF_ERROR(commit(committed, rows, stream));
   }
-  for (const SiteStep& step : table.steps) {
+  for (const SiteStep& step : steps) {
     step.shard->is_commit_due = false;
   }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
-  return fetch_lists(
-      table, memory, pinned.get() + reports_of_host, pinned.get() + packed_of_host, stream);
+  return fetch_lists(table, pinned.get(), stream);
 }
 
-/// By way of pinned memory at `reports` and `packed`.
+/// What became of each shard, and the lists, by way of pinned memory.
 Status TopkSite::fetch_lists(const StepTable& table,
-                             Address memory,
-                             std::byte* reports,
-                             std::byte* packed,
+                             std::byte* pinned,
                              StreamHandle* stream) const {
-  std::vector<TopkProgress> progress(table.rows.size());
-  const std::size_t bytes = progress.size() * sizeof(TopkProgress);
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(reports, memory + table.reports_at, bytes, stream));
-  LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  std::memcpy(progress.data(), reports, bytes);
-  LIGHTCC_ASSIGN_OR_RETURN(const std::size_t packed_bytes, read_reports(table.steps, progress));
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(packed, memory + table.packed_at, packed_bytes, stream));
-  LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  detail::Arena lists;
-  for (const SiteStep& step : table.steps) {
-    const std::size_t list_bytes = step.outcome->bytes;
-    std::memcpy(step.list.data(), packed + lists.add(list_bytes), list_bytes);
-  }
-  return {};
-}
-
-/// What became of each shard. Returns the bytes of all lists as they are packed.
-Result<std::size_t> TopkSite::read_reports(std::span<const SiteStep> steps,
-                                           std::span<const TopkProgress> reports) {
+  std::vector<TopkProgress> reports(table.rows.size());
+  const std::size_t bytes = reports.size() * sizeof(TopkProgress);
+  const auto fetch = [&](const void* from, std::size_t size) -> Status {
+    LIGHTCC_RETURN_IF_ERROR(
+        driver_.copy_to_host(pinned, reinterpret_cast<Address>(from), size, stream));
+    return driver_.wait_for_stream(stream);
+  };
+  LIGHTCC_RETURN_IF_ERROR(fetch(table.arguments.reports, bytes));
+  std::memcpy(reports.data(), pinned, bytes);
   detail::Arena packed;
   std::size_t end = 0;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const SiteStep& step = steps[i];
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const SiteStep& step = table.steps[i];
     const TopkProgress& progress = reports[i];
     TopkShard& shard = *step.shard;
     shard.is_non_finite = progress.non_finite != 0;
@@ -136,15 +206,21 @@ Result<std::size_t> TopkSite::read_reports(std::span<const SiteStep> steps,
                         step.request.capacity);
     }
     shard.energy = {.input = progress.input_energy, .kept = progress.kept_energy};
-    shard.next_forecast = detail::forecast_of(progress.next);
+    shard.next_forecast = {
+        .threshold = progress.next.threshold, .ideal = progress.next.ideal, .k = progress.next.k};
     shard.is_reported = true;
-    *step.outcome = {.bytes = detail::layout_of(step, count).end,
+    *step.outcome = {.bytes = layout_of(step, count).end,
                      .count = count,
                      .non_finite = shard.is_non_finite,
                      .passes = passes_of(progress, step.request, shard)};
     end = packed.add(step.outcome->bytes) + step.outcome->bytes;
   }
-  return end;
+  LIGHTCC_RETURN_IF_ERROR(fetch(table.arguments.packed, end));
+  detail::Arena lists;
+  for (const SiteStep& step : table.steps) {
+    std::memcpy(step.list.data(), pinned + lists.add(step.outcome->bytes), step.outcome->bytes);
+  }
+  return {};
 }
 
 }  // namespace lightcc::cuda

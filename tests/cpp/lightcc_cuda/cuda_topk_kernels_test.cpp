@@ -251,7 +251,8 @@ Calls expect_same_steps(const Framework& framework, CompressionKernels& kernels,
       EXPECT_EQ(of_lists.bytes_to_device, sizeof(TopkTensor));
       EXPECT_EQ(copies.bytes_to_host, of_lists.bytes_to_host);
       EXPECT_EQ(copies.bytes_to_device - of_lists.bytes_to_device,
-                list_bytes + aligned(sizeof(MergeTensor)) + aligned(2 * sizeof(MergeList)));
+                list_bytes + aligned(sizeof(MergeTensor)) + aligned(2 * sizeof(MergeList)) +
+                    aligned(sizeof(u32)));
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       TensorOfBoth& tensor = *tensors[i];
@@ -451,7 +452,8 @@ TEST_F(CudaTopkKernelsTest, a_step_whose_job_does_not_run_leaves_the_one_before)
   with_gpu([](const Framework& framework, CompressionKernels& /*kernels*/) {
     constexpr std::size_t kSize = 3000;
     const auto to_host = std::make_shared<Launcher>(kDriverFile, 0);
-    CudaTopkKernels of_gpu(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
+    const auto made = make_topk_kernels(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
+    CompressionKernels& of_gpu = *made;
     const OnGpu memory(framework, kSize * sizeof(float));
     Rng rng(1);
     for (const double momentum : {0.0, 0.9}) {
@@ -527,7 +529,7 @@ TEST_F(CudaTopkKernelsTest, a_call_that_fails_is_a_typed_error_and_undoes_nothin
                            Call{"cuMemHostAlloc", 2},
                            Call{"cuMemcpyHtoDAsync_v2", 2},
                            Call{"cuMemcpyDtoHAsync_v2", 2},
-                           Call{"cuMemsetD8Async", 2},
+                           Call{"cuMemsetD8Async", 1},
                            Call{"cuLaunchKernel", 16}}) {
     const int before = fake::live();
     for (int turn = 1; turn <= call.calls; ++turn) {
