@@ -1,121 +1,12 @@
 #include "lightcc_cuda/staging/stream_order.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
-#include <iterator>
 #include <map>
 #include <utility>
 
-#include "lightcc/base/clock.hpp"
-#include "lightcc/base/mutex.hpp"
-
 #include "lightcc_cuda/driver/context.hpp"
-#include "lightcc_cuda/driver/event_notifier.hpp"
 
 namespace lightcc::cuda {
 namespace {
-
-/// Notifiers of contexts. Thread: any.
-class Notifiers {
- public:
-  Notifiers() = default;
-  Notifiers(const Notifiers&) = delete;
-  Notifiers& operator=(const Notifiers&) = delete;
-  ~Notifiers() {
-    const MutexLock lock(mutex_);
-    while (!all_.empty()) {
-      const CurrentContext current(*all_.begin()->first);
-      all_.erase(all_.begin());
-    }
-  }
-  Result<std::shared_ptr<const Passing>> notify(const Context& context,
-                                                EventHandle* event,
-                                                std::function<void()> ring)
-      LIGHTCC_EXCLUDES(mutex_) {
-    const CurrentContext current(context);
-    LIGHTCC_RETURN_IF_ERROR(current.status());
-    const MutexLock lock(mutex_);
-    auto found = all_.find(&context);
-    if (found == all_.end()) {
-      LIGHTCC_ASSIGN_OR_RETURN(EventNotifier made, EventNotifier::make(context.driver()));
-      found = all_.emplace(&context, std::move(made)).first;
-    }
-    return found->second.notify(event, std::move(ring));
-  }
-
- private:
-  Mutex mutex_;
-  std::map<const Context*, EventNotifier> all_ LIGHTCC_GUARDED_BY(mutex_);
-};
-
-/// Events of several streams as one. What they are made in stays as long as they do.
-class RecordedEvents final : public GpuReadyEvent {
- public:
-  RecordedEvents(std::shared_ptr<const StreamOrder> owner, Notifiers& notifiers)
-      : owner_(std::move(owner)), notifiers_(notifiers) {}
-  void add_events(std::vector<EventHandle*>& events) const override {
-    for (const Recorded& it : all_) {
-      std::ranges::copy(events_of(*it.event), std::back_inserter(events));
-    }
-  }
-  void add_timed_events(Device device, std::vector<EventHandle*>& events) const override {
-    for (const Recorded& it : all_) {
-      std::ranges::copy(timed_events_of(*it.event, device), std::back_inserter(events));
-    }
-  }
-  void add(const Context& context, std::shared_ptr<ReadyEvent> event) {
-    all_.push_back({.context = context, .event = std::move(event)});
-  }
-  bool empty() const { return all_.empty(); }
-
-  Result<bool> is_ready() override {
-    for (Recorded& it : all_) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, is_ready(it));
-      if (!ready) {
-        return false;
-      }
-    }
-    return true;
-  }
-  bool rings(const std::shared_ptr<LoopBell>& bell) override {
-    for (Recorded& it : all_) {
-      for (EventHandle* const event : events_of(*it.event)) {
-        auto passing = notifiers_.notify(it.context, event, [bell] { bell->ring(); });
-        if (!passing.ok()) {
-          return false;  // is_ready() says why, if it still fails.
-        }
-        it.passing = std::move(*passing);
-      }
-    }
-    return true;
-  }
-
- private:
-  struct Recorded {
-    const Context& context;
-    std::shared_ptr<ReadyEvent> event;
-    std::shared_ptr<const Passing> passing = nullptr;  // Null: nobody was asked to ring.
-    TimePoint asked{};
-  };
-
-  // Where a thread of the driver says it, that is asked only to see failures.
-  static Result<bool> is_ready(Recorded& it) {
-    if (it.passing != nullptr) {
-      constexpr Duration kErrorInterval = std::chrono::milliseconds(10);
-      const TimePoint now = Clock::system().now();
-      if (it.passing->is_over() || now - it.asked < kErrorInterval) {
-        return it.passing->is_over();
-      }
-      it.asked = now;
-    }
-    return it.event->is_ready();
-  }
-
-  std::shared_ptr<const StreamOrder> owner_;
-  Notifiers& notifiers_;       // The owner has them.
-  std::vector<Recorded> all_;  // They go before the owner.
-};
 
 class DriverStreamOrder final : public StreamOrder,
                                 public std::enable_shared_from_this<DriverStreamOrder> {
@@ -148,7 +39,7 @@ class DriverStreamOrder final : public StreamOrder,
   Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams,
                                              Timing timing) override {
     LIGHTCC_RETURN_IF_ERROR(open());
-    auto events = std::make_shared<RecordedEvents>(shared_from_this(), notifiers_);
+    auto events = std::make_shared<StreamEvents>(shared_from_this(), notifiers_);
     for (const GpuStream& stream : streams) {
       LIGHTCC_ASSIGN_OR_RETURN(const Context* const context, context_of(stream.device));
       if (!stream.handle.has_value()) {
@@ -167,9 +58,7 @@ class DriverStreamOrder final : public StreamOrder,
                           "of the capture",
                           stream.device);
       }
-      LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<ReadyEvent> event,
-                               record_ready_event(*context, handle, timing));
-      events->add(*context, std::move(event));
+      LIGHTCC_RETURN_IF_ERROR(events->record(*context, handle, timing));
     }
     return std::shared_ptr<ReadyEvent>(events->empty() ? nullptr : std::move(events));
   }
