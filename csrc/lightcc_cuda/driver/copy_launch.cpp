@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <string>
 
+#include "lightcc_cuda/kernels/bucket.hpp"
+
 namespace lightcc::cuda {
 namespace {
 
 constexpr std::size_t kMaxUnit = sizeof(std::uint64_t);
+// More blocks than all GPUs run at once have nothing to do sooner.
+constexpr u64 kMaxBlocks = 1024;
 
 u8* at(Address address) {
   return reinterpret_cast<u8*>(address);  // NOLINT: of the GPU
@@ -25,22 +29,6 @@ std::size_t unit_of(std::span<const BucketPart> parts) {
 
 }  // namespace
 
-Status launch_copies(const Driver& driver,
-                     const KernelTable& kernels,
-                     std::size_t element_bytes,
-                     StreamHandle* stream,
-                     const BucketArguments& arguments) {
-  // More blocks than all GPUs run at once have nothing to do sooner.
-  constexpr u64 kMaxBlocks = 1024;
-  const u64 tiles = (arguments.total + kBucketTile - 1) / kBucketTile;
-  return launch(driver,
-                kernels.find("lightcc_copy_" + std::to_string(element_bytes)),
-                static_cast<unsigned>(std::min(tiles, kMaxBlocks)),
-                kBucketThreads,
-                stream,
-                arguments);
-}
-
 Status copy_bucket(const Driver& driver,
                    const KernelTable& kernels,
                    Address bucket,
@@ -48,6 +36,7 @@ Status copy_bucket(const Driver& driver,
                    Copying direction,
                    StreamHandle* stream) {
   const std::size_t unit = unit_of(parts);
+  FunctionHandle* const kernel = kernels.find("lightcc_copy_" + std::to_string(unit));
   BucketArguments arguments{};
   arguments.unpacks = direction == Copying::kUnpack ? 1 : 0;
   std::size_t begin = 0;  // What the launch begins with, in the bucket.
@@ -70,7 +59,9 @@ Status copy_bucket(const Driver& driver,
     if (i + 1 == parts.size() || arguments.count + 2 > kMaxBucketRows) {
       arguments.bucket = at(bucket + begin);
       arguments.total = (next - begin) / unit;
-      LIGHTCC_RETURN_IF_ERROR(launch_copies(driver, kernels, unit, stream, arguments));
+      const u64 tiles = (arguments.total + kBucketTile - 1) / kBucketTile;
+      const auto blocks = static_cast<unsigned>(std::min(tiles, kMaxBlocks));
+      LIGHTCC_RETURN_IF_ERROR(launch(driver, kernel, blocks, kBucketThreads, stream, arguments));
       arguments.count = 0;
     }
   }

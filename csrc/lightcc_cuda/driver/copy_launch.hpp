@@ -8,17 +8,8 @@
 
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
-#include "lightcc_cuda/kernels/bucket.hpp"
 
 namespace lightcc::cuda {
-
-/// Launches one kernel, which copies elements of `element_bytes` bytes: 1, 2, 4 or 8. Errors:
-/// kSystem.
-Status launch_copies(const Driver& driver,
-                     const KernelTable& kernels,
-                     std::size_t element_bytes,
-                     StreamHandle* stream,
-                     const BucketArguments& arguments);
 
 /// A tensor of the GPU, and its place in a bucket.
 struct BucketPart {

@@ -147,10 +147,10 @@ LIGHTCC_DEVICE_MEMBER void merge(const MergeArguments& a) {
   }
 }
 
-#define LIGHTCC_DEFINE_MERGE(name, type)                          \
+#define LIGHTCC_DEFINE(name, function, type)                      \
   LIGHTCC_KERNEL(kMergeThreads, 4) name(const MergeArguments a) { \
-    merge<type>(a);                                               \
+    function<type>(a);                                            \
   }
-LIGHTCC_MERGE_KERNELS(LIGHTCC_DEFINE_MERGE)
+LIGHTCC_MERGE_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

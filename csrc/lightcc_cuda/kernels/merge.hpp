@@ -44,13 +44,9 @@ inline constexpr u32 kMergeTile = 4096;
 
 }  // namespace lightcc::cuda
 
-/// X(name, type), with a block for each tile of each sum; after
+/// X(name, function, type), with a block for each tile of each sum; after
 /// lightcc_merge_begin, which has one for each list.
-#define LIGHTCC_MERGE_KERNELS(X) \
-  X(lightcc_merge_f32, Float32)  \
-  X(lightcc_merge_f64, Float64)  \
-  X(lightcc_merge_f16, Float16)  \
-  X(lightcc_merge_bf16, Bfloat16)
+#define LIGHTCC_MERGE_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_merge, merge)
 /// X(name, ...) for all of them.
 #define LIGHTCC_ALL_MERGE_KERNELS(X) \
   X(lightcc_merge_begin)             \

@@ -126,49 +126,22 @@ static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
 
 }  // namespace lightcc::cuda
 
-/// Kernels of the elements' type, X(name, type); select, X(name, type, blocks of a multiprocessor),
-/// has a block for each tile, sample and count have `parts` of each tensor.
-#define LIGHTCC_TOPK_SELECT_KERNELS(X)   \
-  X(lightcc_topk_select_f32, Float32, 3) \
-  X(lightcc_topk_select_f64, Float64, 2) \
-  X(lightcc_topk_select_f16, Float16, 3) \
-  X(lightcc_topk_select_bf16, Bfloat16, 3)
-#define LIGHTCC_TOPK_SAMPLE_KERNELS(X) \
-  X(lightcc_topk_sample_f32, Float32)  \
-  X(lightcc_topk_sample_f64, Float64)  \
-  X(lightcc_topk_sample_f16, Float16)  \
-  X(lightcc_topk_sample_bf16, Bfloat16)
-#define LIGHTCC_TOPK_COUNT_KERNELS(X) \
-  X(lightcc_topk_count_f32, Float32)  \
-  X(lightcc_topk_count_f64, Float64)  \
-  X(lightcc_topk_count_f16, Float16)  \
-  X(lightcc_topk_count_bf16, Bfloat16)
-/// Kernels of the lanes' type, with a block for each tensor; encode has one for each tile.
-#define LIGHTCC_TOPK_LANE_KERNELS(X)           \
-  X(lightcc_topk_begin_f32, begin, float)      \
-  X(lightcc_topk_begin_f64, begin, double)     \
-  X(lightcc_topk_judge_f32, judge, float)      \
-  X(lightcc_topk_judge_f64, judge, double)     \
-  X(lightcc_topk_descend_f32, descend, float)  \
-  X(lightcc_topk_descend_f64, descend, double) \
-  X(lightcc_topk_finish_f32, finish, float)    \
-  X(lightcc_topk_finish_f64, finish, double)
-#define LIGHTCC_TOPK_ENCODE_KERNELS(X) \
-  X(lightcc_topk_encode_f32, float)    \
-  X(lightcc_topk_encode_f64, double)
-/// Kernels of the elements' type, with a block for each tensor.
-#define LIGHTCC_TOPK_MEASURE_KERNELS(X) \
-  X(lightcc_topk_measure_f32, Float32)  \
-  X(lightcc_topk_measure_f64, Float64)  \
-  X(lightcc_topk_measure_f16, Float16)  \
-  X(lightcc_topk_measure_bf16, Bfloat16)
-/// X(name, ...) for all of them. lightcc_topk_pack has `parts` blocks of each tensor,
-/// lightcc_topk_commit a block for each tensor.
+// X(name, function, type) for each kernel of a file. Blocks of threads: select and encode have one
+// for each tile, sample, count and pack `parts` for each tensor, and the others one for each.
+#define LIGHTCC_TOPK_SELECT_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_topk_select, select)
+#define LIGHTCC_TOPK_THRESHOLD_KERNELS(X)             \
+  LIGHTCC_OF_LANES(X, lightcc_topk_begin, begin)      \
+  LIGHTCC_OF_LANES(X, lightcc_topk_judge, judge)      \
+  LIGHTCC_OF_LANES(X, lightcc_topk_descend, descend)  \
+  LIGHTCC_OF_LANES(X, lightcc_topk_finish, finish)    \
+  LIGHTCC_OF_ELEMENTS(X, lightcc_topk_sample, sample) \
+  LIGHTCC_OF_ELEMENTS(X, lightcc_topk_count, count)
+#define LIGHTCC_TOPK_ENCODE_KERNELS(X) LIGHTCC_OF_LANES(X, lightcc_topk_encode, encode)
+#define LIGHTCC_TOPK_MEASURE_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_topk_measure, measure)
+/// X(name, ...) for all of them.
 #define LIGHTCC_ALL_TOPK_KERNELS(X) \
   LIGHTCC_TOPK_SELECT_KERNELS(X)    \
-  LIGHTCC_TOPK_SAMPLE_KERNELS(X)    \
-  LIGHTCC_TOPK_COUNT_KERNELS(X)     \
-  LIGHTCC_TOPK_LANE_KERNELS(X)      \
+  LIGHTCC_TOPK_THRESHOLD_KERNELS(X) \
   LIGHTCC_TOPK_ENCODE_KERNELS(X)    \
   LIGHTCC_TOPK_MEASURE_KERNELS(X)   \
   X(lightcc_topk_pack)              \

@@ -67,10 +67,10 @@ LIGHTCC_DEVICE_MEMBER void encode(const TopkArguments& a) {
   }
 }
 
-#define LIGHTCC_DEFINE_ENCODE(name, lane)                       \
+#define LIGHTCC_DEFINE(name, function, type)                    \
   LIGHTCC_KERNEL(kTopkThreads, 4) name(const TopkArguments a) { \
-    encode<lane>(a);                                            \
+    function<type>(a);                                          \
   }
-LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_DEFINE_ENCODE)
+LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

@@ -76,10 +76,10 @@ LIGHTCC_DEVICE_MEMBER void measure(const TopkArguments& a) {
   progress.kept_energy = all_kept * share;
 }
 
-#define LIGHTCC_DEFINE_MEASURE(name, type)                      \
+#define LIGHTCC_DEFINE(name, function, type)                    \
   LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
-    measure<type>(a);                                           \
+    function<type>(a);                                          \
   }
-LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_DEFINE_MEASURE)
+LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

@@ -272,10 +272,10 @@ LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
   selector.write_hits(before);
 }
 
-#define LIGHTCC_DEFINE_SELECT(name, type, blocks)                    \
-  LIGHTCC_KERNEL(kTopkThreads, blocks) name(const TopkArguments a) { \
-    select<type>(a);                                                 \
+#define LIGHTCC_DEFINE(name, function, type)                                                    \
+  LIGHTCC_KERNEL(kTopkThreads, (sizeof(type::Lane) == 8 ? 2 : 3)) name(const TopkArguments a) { \
+    function<type>(a);                                                                          \
   }
-LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_DEFINE_SELECT)
+LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

@@ -358,20 +358,10 @@ LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
   }
 }
 
-#define LIGHTCC_DEFINE_LANE(name, function, lane)               \
+#define LIGHTCC_DEFINE(name, function, type)                    \
   LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
-    function<lane>(a);                                          \
+    function<type>(a);                                          \
   }
-#define LIGHTCC_DEFINE_SAMPLE(name, type)                       \
-  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
-    sample<type>(a);                                            \
-  }
-#define LIGHTCC_DEFINE_COUNT(name, type)                        \
-  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
-    count<type>(a);                                             \
-  }
-LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_DEFINE_LANE)
-LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_DEFINE_SAMPLE)
-LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_DEFINE_COUNT)
+LIGHTCC_TOPK_THRESHOLD_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

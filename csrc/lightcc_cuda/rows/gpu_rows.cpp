@@ -6,46 +6,52 @@
 
 namespace lightcc::cuda {
 
-std::unique_ptr<OpenSpan> GpuRows::try_begin(const TracedCall& call, StreamHandle* stream) {
-  if (is_off_ || !call.trace->is_recording()) {
+std::unique_ptr<OpenSpan> GpuRows::begin(const TracedCall& call, StreamHandle* stream) {
+  if (call.trace == nullptr || is_off_ || !call.trace->is_recording()) {
     return nullptr;
   }
-  auto anchor = clock_.anchor();
-  if (!anchor.ok()) {
-    turn_off(*call.trace, anchor.status());
+  const auto open = [&]() -> Result<std::unique_ptr<OpenSpan>> {
+    LIGHTCC_ASSIGN_OR_RETURN(auto anchor, clock_.anchor());
+    if (anchor == nullptr) {
+      return std::unique_ptr<OpenSpan>();
+    }
+    const TimePoint called = host_clock_.now();
+    LIGHTCC_ASSIGN_OR_RETURN(Event first, record_event(driver_, stream, Timing::kKnown));
+    return std::make_unique<OpenSpan>(OpenSpan{.call = call,
+                                               .stream = stream,
+                                               .called = called,
+                                               .anchor = std::move(anchor),
+                                               .first = std::move(first)});
+  };
+  Result<std::unique_ptr<OpenSpan>> span = open();
+  if (!span.ok()) {
+    turn_off(*call.trace, span.status());
     return nullptr;
   }
-  if (*anchor == nullptr) {
-    return nullptr;
-  }
-  const TimePoint called = host_clock_.now();
-  Result<Event> first = record_event(driver_, stream, Timing::kKnown);
-  if (!first.ok()) {
-    turn_off(*call.trace, first.status());
-    return nullptr;
-  }
-  return std::make_unique<OpenSpan>(OpenSpan{.call = call,
-                                             .stream = stream,
-                                             .called = called,
-                                             .anchor = std::move(*anchor),
-                                             .first = std::move(*first)});
+  return std::move(*span);
 }
 
-void GpuRows::try_close(OpenSpan& span) {
-  Result<Event> last = record_event(driver_, span.stream, Timing::kKnown);
+void GpuRows::close(OpenSpan* span) {
+  if (span == nullptr) {
+    return;
+  }
+  Result<Event> last = record_event(driver_, span->stream, Timing::kKnown);
   if (last.ok()) {
-    span.last.emplace(std::move(*last));
+    span->last.emplace(std::move(*last));
   } else {
-    turn_off(*span.call.trace, last.status());
+    turn_off(*span->call.trace, last.status());
   }
 }
 
-void GpuRows::add(OpenSpan& span, const Status& status) {
+void GpuRows::end(std::unique_ptr<OpenSpan> span, const Status& status) {
+  if (span == nullptr) {
+    return;
+  }
   if (!status.ok()) {
-    add_failed(span, status);
-  } else if (!is_off_ && span.last.has_value()) {
-    if (const Status added = add_done(span); !added.ok()) {
-      turn_off(*span.call.trace, added);
+    add_failed(*span, status);
+  } else if (!is_off_ && span->last.has_value()) {
+    if (const Status added = add_done(*span); !added.ok()) {
+      turn_off(*span->call.trace, added);
     }
   }
 }

@@ -50,26 +50,13 @@ class GpuRows {
         clock_(driver, host_clock_) {}
 
   /// Before the call. Null: nothing is recorded.
-  std::unique_ptr<OpenSpan> begin(const TracedCall& call, StreamHandle* stream) {
-    return call.trace == nullptr ? nullptr : try_begin(call, stream);
-  }
+  std::unique_ptr<OpenSpan> begin(const TracedCall& call, StreamHandle* stream);
   /// When all that belongs to the call is on the stream. `span` may be null, as below.
-  void close(OpenSpan* span) {
-    if (span != nullptr) {
-      try_close(*span);
-    }
-  }
+  void close(OpenSpan* span);
   /// When the GPU has done it, or it failed.
-  void end(std::unique_ptr<OpenSpan> span, const Status& status) {
-    if (span != nullptr) {
-      add(*span, status);
-    }
-  }
+  void end(std::unique_ptr<OpenSpan> span, const Status& status);
 
  private:
-  std::unique_ptr<OpenSpan> try_begin(const TracedCall& call, StreamHandle* stream);
-  void try_close(OpenSpan& span);
-  void add(OpenSpan& span, const Status& status);
   Status add_done(OpenSpan& span);
   void add_failed(OpenSpan& span, const Status& status);
   /// When the inputs of the bucket were ready, if that is not said yet and they know it.

@@ -122,8 +122,8 @@ class CudaTopkKernels final : public CompressionKernels {
 
   Result<std::unique_ptr<Work>> compress(std::span<const TopkStep> steps) override {
     std::vector<SiteStep> of_site;
-    std::vector<ShardResidual*> begun;
-    const auto begin = [&](const TopkStep& step) -> Status {
+    std::uint64_t bytes = 0;
+    for (const TopkStep& step : steps) {
       const DataType dtype = steps.front().state->dtype();
       if (step.state->dtype() != dtype) {
         return make_error(ErrorCode::kInvalidArgument,
@@ -133,32 +133,19 @@ class CudaTopkKernels final : public CompressionKernels {
       }
       if (step.state->numel() == 0) {  // It is on the host, and done at once.
         LIGHTCC_RETURN_IF_ERROR(host_kernels().compress({&step, 1}).status());
-      } else {
-        auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
-        LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
-        of_site.push_back({.shard = state.shard(),
-                           .input = step.shard,
-                           .request = step.request,
-                           .list = step.list,
-                           .outcome = step.outcome});
+        continue;
       }
-      begun.push_back(step.state);
-      return {};
-    };
-    for (const TopkStep& step : steps) {
-      if (const Status status = begin(step); !status.ok()) {
-        for (ShardResidual* const state : begun) {
-          state->rollback();
-        }
-        return status;
-      }
+      auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
+      LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
+      of_site.push_back({.shard = state.shard(),
+                         .input = step.shard,
+                         .request = step.request,
+                         .list = step.list,
+                         .outcome = step.outcome});
+      bytes += step.list.size();
     }
     if (of_site.empty()) {
       return std::unique_ptr<Work>();
-    }
-    std::uint64_t bytes = 0;
-    for (const SiteStep& step : of_site) {
-      bytes += step.list.size();
     }
     auto work = std::make_unique<JobsWork>();
     work->post(to_host_, "top-k", bytes, [of_site = std::move(of_site)](const GpuSite& gpu) {

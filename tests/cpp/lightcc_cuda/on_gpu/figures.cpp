@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -94,7 +95,7 @@ class Figures : public ::testing::Test {
     must(launch());  // What is done once is done now.
     for (double& of_round : seconds) {
       for (int i = 0; i < 64; ++i) {
-        must(driver_.check(call_.fill(fills_.get(), 0, most_, stream_.get()), "cuMemsetD8Async"));
+        must(driver_.fill(fills_.get(), u8{0}, most_, stream_.get()));
       }
       const Event first = value(record_event(driver_, stream_.get(), Timing::kKnown));
       const auto begin = Clock::now();
@@ -121,29 +122,25 @@ class Figures : public ::testing::Test {
 
   /// Copies tensors to a bucket and back. A bucket of one is a plain copy, of one element a launch.
   void measure_bucket(std::span<const std::size_t> sizes) {
-    BucketArguments arguments{};
-    for (const std::size_t size : sizes) {
-      arguments.rows[arguments.count++].first =
-          std::exchange(arguments.total, arguments.total + size);
-    }
-    const std::vector<float> values = make_values(arguments.total);
+    const std::vector<float> values =
+        make_values(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
     const Bytes bytes = std::as_bytes(std::span(values));
     const DeviceMemory tensors = memory(bytes.size());
     const DeviceMemory bucket = memory(bytes.size());
-    arguments.bucket = at<u8>(bucket.get());
-    for (BucketRow& row : std::span(arguments.rows).first(arguments.count)) {
-      row.tensor = at<u8>(tensors.get() + row.first * sizeof(float));
+    std::vector<BucketPart> parts;
+    std::size_t offset = 0;
+    for (const std::size_t size : sizes) {
+      parts.push_back({tensors.get() + offset, offset, size * sizeof(float)});
+      offset += size * sizeof(float);
     }
-    const auto copy = [&] {
-      return launch_copies(driver_, *kernels_, sizeof(float), stream_.get(), arguments);
+    const auto copy = [&](Copying direction) {
+      return copy_bucket(driver_, *kernels_, bucket.get(), parts, direction, stream_.get());
     };
     write(tensors.get(), bytes);
-    measure_copy("pack", bucket, bytes, copy);
-    arguments.unpacks = 1;
-    measure_copy("unpack", tensors, bytes, copy);
+    measure_copy("pack", bucket, bytes, [&] { return copy(Copying::kPack); });
+    measure_copy("unpack", tensors, bytes, [&] { return copy(Copying::kUnpack); });
     measure_copy("copy by driver", bucket, bytes, [&] {
-      return driver_.check(
-          call_.copy_on_device(bucket.get(), tensors.get(), bytes.size(), stream_.get()), "copy");
+      return driver_.copy_on_device(bucket.get(), tensors.get(), bytes.size(), stream_.get());
     });
   }
 
