@@ -33,15 +33,11 @@ static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdev
               sizeof(Option) == sizeof(CUmemPool_attribute) &&
               sizeof(Option) == sizeof(CUstreamCaptureMode));
 static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
-              kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
               kErrorInvalidContext == CUDA_ERROR_INVALID_CONTEXT &&
-              kErrorInvalidPtx == CUDA_ERROR_INVALID_PTX &&
               kErrorUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
               kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY);
 static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
-              kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
-              kCacheBytes == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE &&
               kMemoryPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED &&
               kReleaseThreshold == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD &&
               kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&

@@ -10,13 +10,10 @@ Result<Context> Context::retain(const Driver& driver, int index) {
   LIGHTCC_RETURN_IF_ERROR(driver.device(&device, index));
   ContextHandle* handle = nullptr;
   LIGHTCC_RETURN_IF_ERROR(driver.retain_context(&handle, device));
-  return Context(driver, device, handle);
-}
-
-Context::~Context() {
-  if (handle_ != nullptr) {
-    static_cast<void>(driver_->call().release_context(device_));
-  }
+  const auto release = [&driver, device](ContextHandle* /*handle*/) {
+    static_cast<void>(driver.call().release_context(device));
+  };
+  return Context(driver, device, std::shared_ptr<ContextHandle>(handle, release));
 }
 
 CurrentContext::CurrentContext(const Context& context)
@@ -79,6 +76,14 @@ Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
     }
   };
   return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(address), free);  // NOLINT
+}
+
+Result<std::shared_ptr<std::byte>> allocate_zeros(const Driver& driver,
+                                                  std::size_t bytes,
+                                                  StreamHandle* stream) {
+  LIGHTCC_ASSIGN_OR_RETURN(auto memory, allocate_in_order(driver, bytes, stream));
+  LIGHTCC_RETURN_IF_ERROR(driver.fill(gpu_address(memory.get()), '\0', bytes, stream));
+  return memory;
 }
 
 Status keep_freed_memory(const Driver& driver, Device device) {

@@ -18,26 +18,17 @@ class Context {
  public:
   /// Errors: kSystem.
   static Result<Context> retain(const Driver& driver, int index);
-  Context(Context&& other) noexcept
-      : driver_(other.driver_),
-        device_(other.device_),
-        handle_(std::exchange(other.handle_, nullptr)) {}
-  Context& operator=(Context&&) = delete;
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-  ~Context();
-
   const Driver& driver() const { return *driver_; }
   Device device() const { return device_; }
-  ContextHandle* handle() const { return handle_; }
+  ContextHandle* handle() const { return handle_.get(); }
 
  private:
-  Context(const Driver& driver, Device device, ContextHandle* handle)
-      : driver_(&driver), device_(device), handle_(handle) {}
+  Context(const Driver& driver, Device device, std::shared_ptr<ContextHandle> handle)
+      : driver_(&driver), device_(device), handle_(std::move(handle)) {}
 
   const Driver* driver_;
   Device device_;
-  ContextHandle* handle_;
+  std::shared_ptr<ContextHandle> handle_;  // Releases it.
 };
 
 /// Makes a context the thread's current one, and puts the one before back.
@@ -127,6 +118,10 @@ Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
                                                      std::size_t bytes,
                                                      StreamHandle* stream,
                                                      LastStream last_stream = nullptr);
+/// The same, of zeros, which goes in the order of `stream`.
+Result<std::shared_ptr<std::byte>> allocate_zeros(const Driver& driver,
+                                                  std::size_t bytes,
+                                                  StreamHandle* stream);
 /// Has the pool of a GPU keep what is freed for the next one who asks. Errors: kUnimplemented, it
 /// has no pool; kSystem.
 Status keep_freed_memory(const Driver& driver, Device device);

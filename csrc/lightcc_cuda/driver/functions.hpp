@@ -35,15 +35,12 @@ struct PoolHandle;
 
 inline constexpr Code kSuccess = 0;
 inline constexpr Code kErrorInvalidValue = 1;
-inline constexpr Code kErrorNoDevice = 100;
 inline constexpr Code kErrorInvalidContext = 201;
-inline constexpr Code kErrorInvalidPtx = 218;
 inline constexpr Code kErrorUnsupportedPtx = 222;
 inline constexpr Code kErrorNotFound = 500;
 inline constexpr Code kErrorNotReady = 600;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
-inline constexpr Option kMultiprocessors = 16;
 inline constexpr Option kMemoryPools = 115;     // Whether there are any.
 inline constexpr Option kReleaseThreshold = 4;  // Bytes that a pool keeps.
 inline constexpr Option kMemoryKindOfAddress = 2;

@@ -17,39 +17,28 @@ LIGHTCC_DEVICE double one_nan(double x) {
   return x == x ? x : __builtin_bit_cast(double, u64{0x7ff8000000000000});
 }
 
-struct Float32 {
-  using Wire = float;
-  using Lane = float;
+template <typename T>
+struct PlainElement {
+  using Wire = T;
+  using Lane = T;
   static constexpr bool kRounds = false;
   LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
   LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
 };
+struct Float32 : PlainElement<float> {};
+struct Float64 : PlainElement<double> {};
 
-struct Float64 {
-  using Wire = double;
-  using Lane = double;
-  static constexpr bool kRounds = false;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
-};
-
-struct Float16 {
+template <u16 Infinity, auto Decode, auto Encode>
+struct HalfElement {
   using Wire = u16;
   using Lane = float;
   static constexpr bool kRounds = true;
-  static constexpr Wire kInfinity = 0x7c00;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return half_to_float(wire); }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return float_to_half(one_nan(lane)); }
+  static constexpr Wire kInfinity = Infinity;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return Decode(wire); }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return Encode(one_nan(lane)); }
 };
-
-struct Bfloat16 {
-  using Wire = u16;
-  using Lane = float;
-  static constexpr bool kRounds = true;
-  static constexpr Wire kInfinity = 0x7f80;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return bfloat16_to_float(wire); }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return float_to_bfloat16(one_nan(lane)); }
-};
+struct Float16 : HalfElement<0x7c00, half_to_float, float_to_half> {};
+struct Bfloat16 : HalfElement<0x7f80, bfloat16_to_float, float_to_bfloat16> {};
 
 // ---- Memory.
 
@@ -86,29 +75,12 @@ LIGHTCC_DEVICE_MEMBER void store_any(u8* to, T value) {
   }
 }
 
-template <u32 Bytes>
-struct WordsOf {
-  using Type [[gnu::vector_size(Bytes), gnu::may_alias]] = u32;
-};
-template <>
-struct WordsOf<4> {
-  using Type [[gnu::may_alias]] = u32;
-};
-template <>
-struct WordsOf<2> {
-  using Type [[gnu::may_alias]] = u16;
-};
-template <>
-struct WordsOf<1> {
-  using Type = u8;
-};
-
-/// N neighbours, read and written as one where their address is aligned to all of them.
+/// N neighbours of 8 or 16 bytes, whose address is aligned to all of them: one access.
 template <typename T, u32 N>
 struct Chunk {
   T at[N];
   static constexpr u32 kBytes = N * sizeof(T);
-  using Words = typename WordsOf<kBytes>::Type;
+  using Words [[gnu::vector_size(kBytes), gnu::may_alias]] = u32;
 
   LIGHTCC_DEVICE_MEMBER static Chunk load(const u8* from) { return load_input<Chunk>(from); }
   LIGHTCC_DEVICE_MEMBER void store(u8* to) const {

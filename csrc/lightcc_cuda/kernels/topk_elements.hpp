@@ -9,28 +9,20 @@
 namespace lightcc::cuda {
 
 /// Magnitudes as integers: for finite numbers these compare as the magnitudes do.
+template <typename Key, u32 FractionBits, int Bias>
+struct KeyFields {
+  using Type = Key;
+  static constexpr u32 kBits = 8 * sizeof(Key) - 1;
+  static constexpr u32 kFractionBits = FractionBits;
+  static constexpr int kBias = Bias;
+  static constexpr Key kInfinity = (Key{2} * Bias + 1) << FractionBits;
+  static constexpr Key kMax = kInfinity - 1;                             ///< The largest number.
+  static constexpr Key kNan = kInfinity | Key{1} << (FractionBits - 1);  ///< Of results.
+};
 template <typename Lane>
-struct KeyOf;
+struct KeyOf : KeyFields<u32, 23, 127> {};
 template <>
-struct KeyOf<float> {
-  using Type = u32;
-  static constexpr u32 kBits = 31;
-  static constexpr Type kInfinity = 0x7f800000;
-  static constexpr Type kMax = 0x7f7fffff;  ///< The largest number.
-  static constexpr Type kNan = 0x7fc00000;  ///< The one that results have.
-  static constexpr u32 kFractionBits = 23;
-  static constexpr int kBias = 127;
-};
-template <>
-struct KeyOf<double> {
-  using Type = u64;
-  static constexpr u32 kBits = 63;
-  static constexpr Type kInfinity = 0x7ff0000000000000;
-  static constexpr Type kMax = 0x7fefffffffffffff;
-  static constexpr Type kNan = 0x7ff8000000000000;
-  static constexpr u32 kFractionBits = 52;
-  static constexpr int kBias = 1023;
-};
+struct KeyOf<double> : KeyFields<u64, 52, 1023> {};
 
 template <typename Lane>
 LIGHTCC_DEVICE_MEMBER typename KeyOf<Lane>::Type key_of(Lane lane) {

@@ -62,7 +62,7 @@ class CudaStaging final : public Staging {
   void prepare(std::int32_t device) override {
     const auto nothing = [](const GpuSite& /*gpu*/) { return Status(); };
     const std::shared_ptr<Launcher> to_host = launcher_of(device, Copying::kPack);
-    to_host->post(std::make_shared<Job>(nothing));
+    to_host->post(nothing);
     (void)launcher_of(device, Copying::kUnpack)->run(nothing);
     (void)to_host->run(nothing);
   }

@@ -20,10 +20,14 @@ Launcher::~Launcher() {
   thread_.join();
 }
 
-void Launcher::post(const std::shared_ptr<Job>& job) {
+std::shared_ptr<Job> Launcher::post(std::function<Status(const GpuSite&)> work, TracedCall traced) {
+  auto job = std::make_shared<Job>();
+  job->run = std::move(work);
+  job->traced = std::move(traced);
   const MutexLock lock(mutex_);
   waiting_.push_back(job);
   changed_.notify_all();
+  return job;
 }
 
 void Launcher::withdraw(const std::shared_ptr<Job>& job) {
@@ -35,13 +39,12 @@ void Launcher::withdraw(const std::shared_ptr<Job>& job) {
 }
 
 Status Launcher::run(std::function<Status(const GpuSite&)> work) {
-  const auto job = std::make_shared<Job>(std::move(work));
-  post(job);
+  const std::shared_ptr<Job> job = post(std::move(work));
   const MutexLock lock(mutex_);
-  while (!job->is_done()) {
+  while (!job->is_done) {
     changed_.wait(mutex_);
   }
-  return job->status();
+  return job->status;
 }
 
 bool Launcher::await_job() {
@@ -85,20 +88,18 @@ Status Launcher::serve_gpu() {
                      .packer = packer,
                      .topk = topk};
   GpuRows rows(driver, device_, row_);
-  serve_jobs([&](const Job& job) { return run_job(job, site, rows); });
+  serve_jobs([&](const Job& job) {
+    std::unique_ptr<OpenSpan> span = rows.begin(job.traced, stream.get());
+    Status status = job.run(site);
+    rows.close(span.get());
+    // What was queued before a failure uses memory that the caller may free.
+    if (const Status drained = stream.wait(); status.ok()) {
+      status = drained;
+    }
+    rows.end(std::move(span), status);
+    return status;
+  });
   return {};
-}
-
-Status Launcher::run_job(const Job& job, const GpuSite& site, GpuRows& rows) {
-  std::unique_ptr<OpenSpan> span = rows.begin(job.traced_, site.stream.get());
-  Status status = job.run_(site);
-  rows.close(span.get());
-  // What was queued before a failure uses memory that the caller may free.
-  if (const Status drained = site.stream.wait(); status.ok()) {
-    status = drained;
-  }
-  rows.end(std::move(span), status);
-  return status;
 }
 
 void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
@@ -113,12 +114,12 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
       waiting_.pop_front();
       running_ = job.get();
     }
-    job->status_ = execute(*job);
-    job->run_ = nullptr;
-    job->traced_ = {};
+    job->status = execute(*job);
+    job->run = nullptr;
+    job->traced = {};
     {
       const MutexLock lock(mutex_);
-      job->done_.store(true, std::memory_order_release);
+      job->is_done = true;
       running_ = nullptr;
       changed_.notify_all();
     }
@@ -140,17 +141,16 @@ void JobsWork::post(std::shared_ptr<Launcher> launcher,
   if (bytes != 0) {
     traced = {.trace = current_device_trace(), .what = what, .bytes = bytes};
   }
-  auto job = std::make_shared<Job>(std::move(run), std::move(traced));
-  launcher->post(job);
+  std::shared_ptr<Job> job = launcher->post(std::move(run), std::move(traced));
   posted_.emplace_back(std::move(launcher), std::move(job));
 }
 
 Result<Progress> JobsWork::advance() {
   for (const auto& [launcher, job] : posted_) {
-    if (!job->is_done()) {
+    if (!job->is_done) {
       return Progress::kIdle;
     }
-    LIGHTCC_RETURN_IF_ERROR(job->status());
+    LIGHTCC_RETURN_IF_ERROR(job->status);
   }
   return Progress::kDone;
 }

@@ -37,23 +37,11 @@ struct GpuSite {
 };
 
 /// Something for a Launcher to do.
-class Job {
- public:
-  /// `traced`: what a timeline is to say of it.
-  explicit Job(std::function<Status(const GpuSite&)> run, TracedCall traced = {})
-      : run_(std::move(run)), traced_(std::move(traced)) {}
-
-  bool is_done() const { return done_.load(std::memory_order_acquire); }
-  /// Once it is done.
-  const Status& status() const { return status_; }
-
- private:
-  friend class Launcher;
-
-  std::function<Status(const GpuSite&)> run_;
-  TracedCall traced_;
-  Status status_;
-  std::atomic<bool> done_{false};
+struct Job {
+  std::function<Status(const GpuSite&)> run;
+  TracedCall traced;  ///< What a timeline is to say of it.
+  Status status;      ///< Once it is done.
+  std::atomic<bool> is_done{false};
 };
 
 class Launcher {
@@ -68,7 +56,8 @@ class Launcher {
   ~Launcher();
 
   /// Jobs run one after another. A failure to use the GPU at all is every job's status.
-  void post(const std::shared_ptr<Job>& job) LIGHTCC_EXCLUDES(mutex_);
+  std::shared_ptr<Job> post(std::function<Status(const GpuSite&)> work, TracedCall traced = {})
+      LIGHTCC_EXCLUDES(mutex_);
   /// Returns when the job neither runs nor will. Blocks: until it has ended, if it runs.
   void withdraw(const std::shared_ptr<Job>& job) LIGHTCC_EXCLUDES(mutex_);
   /// Posts and waits. Blocks: yes.
@@ -79,7 +68,6 @@ class Launcher {
   bool await_job() LIGHTCC_REQUIRES(mutex_);
   void serve() LIGHTCC_EXCLUDES(mutex_);
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
-  static Status run_job(const Job& job, const GpuSite& site, GpuRows& rows);
   /// Calls `execute` for each job until the launcher stops.
   void serve_jobs(const std::function<Status(Job&)>& execute) LIGHTCC_EXCLUDES(mutex_);
 

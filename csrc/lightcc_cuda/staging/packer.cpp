@@ -70,9 +70,7 @@ Status Packer::copy_run(const StagedBlock& block,
 
 Result<Address> Packer::memory(StreamHandle* stream) {
   if (memory_ == nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(memory_, allocate_in_order(driver_, kRunBytes, stream));
-    const Address address = gpu_address(memory_.get());
-    LIGHTCC_RETURN_IF_ERROR(driver_.fill(address, u8{0}, kRunBytes, stream));
+    LIGHTCC_ASSIGN_OR_RETURN(memory_, allocate_zeros(driver_, kRunBytes, stream));
   }
   return gpu_address(memory_.get());
 }

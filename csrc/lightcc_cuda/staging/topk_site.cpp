@@ -22,14 +22,14 @@ Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
 Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(kernels_.status());
   const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
-  LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_in_order(driver_, bytes, stream));
-  return driver_.fill(gpu_address(shard.memory.get()), u8{0}, bytes, stream);
+  LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_zeros(driver_, bytes, stream));
+  return {};
 }
 
 Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
   const std::size_t bytes = 2 * detail::lanes_bytes(shard);
-  LIGHTCC_ASSIGN_OR_RETURN(shard.velocity, allocate_in_order(driver_, bytes, stream));
-  return driver_.fill(gpu_address(shard.velocity.get()), u8{0}, bytes, stream);
+  LIGHTCC_ASSIGN_OR_RETURN(shard.velocity, allocate_zeros(driver_, bytes, stream));
+  return {};
 }
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream) {

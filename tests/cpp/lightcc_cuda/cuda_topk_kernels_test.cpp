@@ -474,10 +474,10 @@ TEST_F(CudaTopkKernelsTest, a_step_whose_job_does_not_run_leaves_the_one_before)
           }
         }
         std::promise<void> goes_on;
-        to_host->post(std::make_shared<Job>([&](const GpuSite& /*gpu*/) {
+        to_host->post([&](const GpuSite& /*gpu*/) {
           goes_on.get_future().wait();
           return Status();
-        }));
+        });
         request.momentum = 0.9 - momentum;
         // The work is dropped before its job runs.
         const TopkStep step{.state = on_gpu.get(),
