@@ -42,12 +42,8 @@ class CudaCaptureTest : public ::testing::Test {
 void run_all(World& world, int rank) {
   const Framework framework(world.topology().local_rank);
   const Tensor tensor(framework, numbers_of(rank));
-  for_every_operation(rank, [&](const std::string& name, Operation operation) {
-    operation.output.reset();
-    if (operation.request.signature.op == OpType::kAlltoall) {
-      operation.request.splits = {400, 300, 300};
-    }
-    operation = tensor.put(std::move(operation));
+  for_every_operation_of(world, [&](const std::string& name, const Operation& on_host) {
+    Operation operation = tensor.put(on_host);
     operation.ready = framework.ready_event();
     const auto ended = run_one(world, std::move(operation));
     EXPECT_TRUE(ended.ok()) << name << ": " << ended.status().message();
@@ -68,9 +64,8 @@ TEST_F(CudaCaptureTest, events_may_be_recorded_asked_and_dropped) {
   {
     const Framework framework;
     const std::shared_ptr<StreamOrder> order = make_stream_order();
-    const auto handle = reinterpret_cast<std::uintptr_t>(framework.stream());
     std::thread([&] {  // It has no context, and the mode "global".
-      auto event = value(order->record({{.device = 0, .handle = handle}}));
+      auto event = value(order->record({{.device = 0, .handle = framework.handle()}}));
       Result<bool> is_ready = event->is_ready();
       while (is_ready.ok() && !*is_ready) {
         is_ready = event->is_ready();

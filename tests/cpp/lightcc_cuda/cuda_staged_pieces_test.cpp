@@ -13,7 +13,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/staged/staged_pieces.hpp"
 #include "lightcc/engine/world.hpp"
 
@@ -30,77 +29,10 @@ using namespace testing;  // NOLINT(google-build-using-namespace)
 /// A piece has a page, as pinned memory comes in pages.
 constexpr std::size_t kPieceBytes = 4096;
 constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
-constexpr Reduction kSum{.op = ReduceOp::kSum};
 
 JobOptions in_pieces(JobOptions options) {
   options.adjust = [](Knobs& knobs) { knobs.staged_piece_bytes = kPieceBytes; };
   return options;
-}
-
-/// Numbers whose sum depends on the order of its terms.
-Numbers rough_numbers(int rank, std::size_t count) {
-  Numbers numbers = numbers_of(rank, count);
-  for (float& number : numbers) {
-    number /= 3.0F;
-  }
-  return numbers;
-}
-
-/// What the fake driver is asked for while it behaves as `settings` say.
-struct Calls {
-  std::string settings;
-  int to_host = 0;
-  int to_device = 0;
-  int launches = 0;
-};
-
-/// All-reduces tensors of so many elements as one bucket, on these GPUs in turn; without any, in
-/// host memory. Returns the results, tensor by tensor.
-std::vector<Numbers> reduce(World& world,
-                            int rank,
-                            const std::vector<std::size_t>& counts,
-                            const std::vector<const Framework*>& gpus,
-                            const Reduction& how = kSum,
-                            bool in_place = true,
-                            Calls* calls = nullptr) {
-  std::vector<Numbers> data;
-  std::vector<Operation> operations;
-  std::vector<Tensor> tensors;
-  data.reserve(counts.size());
-  tensors.reserve(counts.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    data.push_back(rough_numbers(rank + static_cast<int>(i), counts[i]));
-    Operation operation = allreduce_of("t" + std::to_string(i), data.back());
-    Signature& signature = operation.request.signature;
-    signature.reduce_op = how.op;
-    signature.prescale = how.prescale;
-    signature.postscale = how.postscale;
-    if (!in_place) {
-      operation.output.reset();
-    }
-    if (!gpus.empty()) {
-      const Framework& gpu = *gpus[i % gpus.size()];
-      operation = tensors.emplace_back(gpu, data.back()).put(std::move(operation));
-    }
-    operations.push_back(std::move(operation));
-  }
-  if (calls != nullptr) {
-    fake::set(calls->settings);
-  }
-  const auto ended = run_together(world, std::move(operations));
-  EXPECT_TRUE(ended.ok()) << ended.status().message();
-  if (calls != nullptr) {
-    const fake::Copies copies = fake::copies_of(0);
-    *calls = {calls->settings, copies.to_host, copies.to_device, fake::launches()};
-  }
-  for (std::size_t i = 0; ended.ok() && i < tensors.size(); ++i) {
-    const Numbers input = std::exchange(data[i], tensors[i].read());
-    if (!in_place) {
-      EXPECT_EQ(data[i], input) << "an input changed";
-      data[i] = numbers_in(*(*ended)[i].output, &tensors[i]);
-    }
-  }
-  return data;
 }
 
 class CudaStagedPieces : public ::testing::TestWithParam<bool> {
@@ -112,37 +44,33 @@ class CudaStagedPieces : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(OneHostAndTwo, CudaStagedPieces, ::testing::Bool());
 
 TEST_P(CudaStagedPieces, give_the_hosts_bits_for_all_sizes) {
-  const std::vector<std::vector<std::size_t>> shapes = {
-      {0},
-      {1},
-      {kPiece},
-      {kPiece + 1},
-      {3 * kPiece},
-      {10 * kPiece - 7},
-      {1, 0, 5, 9 * kPiece + 3, 2, 0, 17, 1},
-      std::vector<std::size_t>(40, 101),
-  };
   fake::set("delay_us=100");
   run_gpu_job(job(), [&](World& world, int rank) {
     const Framework framework;
+    const std::vector<std::size_t> mixed{1, 0, 5, 9 * kPiece + 3, 2, 0, 17, 1};
+    std::vector<std::vector<std::size_t>> shapes{mixed, std::vector<std::size_t>(40, 101)};
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, kPiece, kPiece + 1, 3 * kPiece, 10 * kPiece - 7}) {
+      shapes.push_back({size});
+    }
     for (const auto& counts : shapes) {
-      const auto expected = reduce(world, rank, counts, {});
-      EXPECT_EQ(reduce(world, rank, counts, {&framework}), expected) << counts.front();
+      const auto expected = reduce_bucket(world, bucket_of(rank, counts));
+      EXPECT_EQ(reduce_bucket(world, bucket_of(rank, counts), {}, {&framework}), expected)
+          << counts.front();
     }
   });
 }
 
 TEST_P(CudaStagedPieces, give_the_hosts_bits_for_all_reductions) {
-  const std::vector<std::size_t> counts = {kPiece / 2, 3 * kPiece, 11};
   run_gpu_job(job(), [&](World& world, int rank) {
     const Framework framework;
+    const std::vector<Numbers> data = bucket_of(rank, {kPiece / 2, 3 * kPiece, 11});
     for (const ReduceOp op :
          {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-      const Reduction how{.op = op, .prescale = 0.7, .postscale = 1.3};
       for (const bool in_place : {true, false}) {
-        const auto expected = reduce(world, rank, counts, {}, how);
-        EXPECT_EQ(reduce(world, rank, counts, {&framework}, how, in_place), expected)
-            << reduce_op_name(op);
+        const How how{.op = op, .prescale = 0.7, .postscale = 1.3, .in_place = in_place};
+        const auto expected = reduce_bucket(world, data, how);
+        EXPECT_EQ(reduce_bucket(world, data, how, {&framework}), expected) << reduce_op_name(op);
       }
     }
   });
@@ -154,8 +82,9 @@ TEST_P(CudaStagedPieces, run_on_the_levels_that_the_whole_bucket_would_run_on) {
     options.environment["LIGHT_HIERARCHICAL_THRESHOLD"] = std::to_string(threshold);
     run_gpu_job(options, [](World& world, int rank) {
       const Framework framework;
-      const auto expected = reduce(world, rank, {5 * kPiece}, {});
-      EXPECT_EQ(reduce(world, rank, {5 * kPiece}, {&framework}), expected);
+      const std::vector<Numbers> data = bucket_of(rank, {5 * kPiece});
+      const auto expected = reduce_bucket(world, data);
+      EXPECT_EQ(reduce_bucket(world, data, {}, {&framework}), expected);
     });
   }
 }
@@ -180,9 +109,9 @@ TEST(CudaStagedPiecesOfOneBucket, may_have_parts_on_several_gpus) {
     // Which GPU has which tensor is not the same on both ranks.
     std::vector<const Framework*> gpus{&first, &second};
     std::rotate(gpus.begin(), gpus.begin() + rank, gpus.end());
-    const std::vector<std::size_t> counts = {kPiece + 1, kPiece / 2, 3, 2 * kPiece};
-    const auto expected = reduce(world, rank, counts, {});
-    EXPECT_EQ(reduce(world, rank, counts, gpus), expected);
+    const auto data = bucket_of(rank, {kPiece + 1, kPiece / 2, 3, 2 * kPiece});
+    const auto expected = reduce_bucket(world, data);
+    EXPECT_EQ(reduce_bucket(world, data, {}, gpus), expected);
   });
 }
 
@@ -348,26 +277,30 @@ TEST(CudaStagedAllgather, an_output_of_another_shape_fails_on_its_rank_alone) {
 TEST(CudaStagedManyTensors, are_packed_where_that_takes_fewer_calls) {
   struct Case {
     std::vector<std::size_t> counts;
-    Calls expected;
+    std::vector<int> calls;  ///< Copies to the host, and to the GPU, and launches.
+    std::string settings = {};
   };
   std::vector<std::size_t> with_a_large_one(300, 17);
   with_a_large_one[150] = 200000;
   for (const Case& c :
-       {Case{std::vector<std::size_t>(100, 101), {"", 1, 1, 2}},
+       {Case{std::vector<std::size_t>(100, 101), {1, 1, 2}},
         // 150 tensors, the large one, then 149. A launch takes 127 of them, with the gaps between.
-        Case{with_a_large_one, {"", 3, 3, 8}},
-        Case{{5, 101, 7}, {"", 3, 3, 0}},  // They are too few.
+        Case{with_a_large_one, {3, 3, 8}},
+        Case{{5, 101, 7}, {3, 3, 0}},  // They are too few.
         // The GPU has no memory left, and later it has some.
-        Case{std::vector<std::size_t>(10, 101), {"fail=cuMemAllocAsync:2:1", 10, 1, 1}}}) {
+        Case{std::vector<std::size_t>(10, 101), {10, 1, 1}, "fail=cuMemAllocAsync:2:1"}}) {
     run_gpu_job(on_one_host(1), [&](World& world, int rank) {
       const Framework framework;
-      const Reduction how{.op = ReduceOp::kSum, .postscale = 0.5};
-      const auto expected = reduce(world, rank, c.counts, {}, how);
-      Calls calls{.settings = c.expected.settings};
-      EXPECT_EQ(reduce(world, rank, c.counts, {&framework}, how, true, &calls), expected);
-      EXPECT_EQ(calls.to_host, c.expected.to_host) << c.counts.size();
-      EXPECT_EQ(calls.to_device, c.expected.to_device) << c.counts.size();
-      EXPECT_EQ(calls.launches, c.expected.launches) << c.counts.size();
+      const How how{.postscale = 0.5};
+      const auto expected = reduce_bucket(world, bucket_of(rank, c.counts), how);
+      const auto run = [&](World& where, std::vector<Operation> operations) {
+        fake::set(c.settings);
+        auto ended = run_together(where, std::move(operations));
+        const fake::Copies copies = fake::copies_of(0);
+        EXPECT_EQ((std::vector{copies.to_host, copies.to_device, fake::launches()}), c.calls);
+        return ended;
+      };
+      EXPECT_EQ(reduce_bucket(world, bucket_of(rank, c.counts), how, {&framework}, run), expected);
     });
   }
 }
@@ -404,49 +337,40 @@ TEST(CudaStagedManyTensors, may_lie_at_any_address_and_leave_alone_what_is_betwe
   });
 }
 
-/// The errors of both ranks, when the second rank's call fails in the middle of a bucket.
-std::vector<Status> failures_with(const std::string& failure) {
-  Mutex mutex;
-  std::vector<Status> failures;
-  run_gpu_job(in_pieces(on_one_host(2)), [&](World& world, int rank) {
-    const Framework framework;
-    const Tensor tensor(framework, Numbers(10 * kPiece));
-    wait_for_all(world);
-    if (rank == 1) {
-      fake::set(failure);
-    }
-    wait_for_all(world);
-    const Status ended = run_one(world, tensor.in(OpType::kAllreduce, "t")).status();
-    const MutexLock lock(mutex);
-    failures.push_back(ended);
-  });
-  return failures;
-}
-
+// The second rank's call fails in the middle of a bucket.
 TEST(CudaStagedPiecesFailures, end_the_world_with_the_call_wherever_they_come) {
-  const auto expect_told = [](const std::string& call, int turn) {
-    for (const int code : {2, 700}) {
-      const std::string number = std::to_string(code) + ":" + std::to_string(turn);
-      const auto failures = failures_with("fail=" + call + ":" + number);
-      // From 700 on other calls fail as well, so that another one may be the first.
-      const std::string expected = code == 2
-                                       ? call.substr(0, call.find('_')) + ": CUDA_ERROR_OUT_OF_MEM"
-                                       : ": CUDA_ERROR_ILLEGAL_ADDRESS";
-      ASSERT_EQ(failures.size(), 2U);
-      for (const Status& failure : failures) {
-        EXPECT_NE(failure.message().find(expected), std::string::npos)
-            << call << ", " << turn << ": " << failure.message();
+  const auto expect_told = [](const std::string& call, int turn, int code) {
+    // From 700 on other calls fail as well, so that another one may be the first.
+    const std::string expected = code == 2
+                                     ? call.substr(0, call.find('_')) + ": CUDA_ERROR_OUT_OF_MEM"
+                                     : ": CUDA_ERROR_ILLEGAL_ADDRESS";
+    const std::string failure =
+        "fail=" + call + ":" + std::to_string(code) + ":" + std::to_string(turn);
+    run_gpu_job(in_pieces(on_one_host(2)), [&](World& world, int rank) {
+      const Framework framework;
+      const Tensor tensor(framework, Numbers(10 * kPiece));
+      wait_for_all(world);
+      if (rank == 1) {
+        fake::set(failure);
       }
-    }
+      wait_for_all(world);
+      const Status ended = run_one(world, tensor.in(OpType::kAllreduce, "t")).status();
+      EXPECT_NE(ended.message().find(expected), std::string::npos)
+          << failure << ": " << ended.message();
+    });
   };
-  for (const char* const call :
-       {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreateWithPriority"}) {
-    expect_told(call, 1);
-  }
-  for (const char* const call :
-       {"cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"}) {
-    for (const int turn : {1, 2, 5, 8}) {
-      expect_told(call, turn);
+  for (const int code : {2, 700}) {
+    for (const char* const call :
+         {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreateWithPriority"}) {
+      expect_told(call, 1, code);
+    }
+    for (const char* const call : {"cuMemHostAlloc",
+                                   "cuMemcpyDtoHAsync_v2",
+                                   "cuMemcpyHtoDAsync_v2",
+                                   "cuStreamSynchronize"}) {
+      for (const int turn : {1, 2, 5, 8}) {
+        expect_told(call, turn, code);
+      }
     }
   }
 }

@@ -37,17 +37,9 @@ TEST_P(CudaStaging, gives_the_hosts_results_for_every_operation) {
   run_gpu_job(job(), [](World& world, int rank) {
     const Framework framework;
     const Tensor tensor(framework, numbers_of(rank));
-    for_every_operation(rank, [&](const std::string& name, Operation operation) {
-      operation.output.reset();
-      auto on_host = run_one(world, operation);
-      auto on_gpu = run_one(world, tensor.put(operation));
-      ASSERT_TRUE(on_host.ok()) << on_host.status().message();
-      ASSERT_TRUE(on_gpu.ok()) << on_gpu.status().message();
-      EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
-      EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
-      EXPECT_EQ(numbers_in(*on_gpu->front().output, &tensor),
-                numbers_in(*on_host->front().output, nullptr))
-          << name << ", rank " << rank;
+    for_every_operation_of(world, [&](const std::string& name, const Operation& operation) {
+      const auto on_host = run_one(world, operation);
+      expect_same(name, run_one(world, tensor.put(operation)), on_host, tensor);
       EXPECT_EQ(tensor.read(), numbers_of(rank)) << name;
     });
   });
@@ -109,7 +101,7 @@ TEST(CudaStagingOrder, a_result_goes_behind_what_its_last_stream_was_given) {
   const HostMemory read = value(allocate_pinned_memory(framework.driver(), 4));
   const std::shared_ptr<Staging> staging = make_staging();
   auto result = value(staging->allocate(4, 0));
-  result->hand_to(reinterpret_cast<std::uintptr_t>(framework.stream()));
+  result->hand_to(framework.handle());
   fake::set("hold=0:0");
   const Code queued = framework.driver().call().copy_to_host(
       read.get(), gpu_address(result->data()), 4, framework.stream());

@@ -15,10 +15,6 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
-std::uintptr_t handle_of(const Framework& framework) {
-  return reinterpret_cast<std::uintptr_t>(framework.stream());
-}
-
 class CudaStreamOrder : public ::testing::Test {
  protected:
   void SetUp() override { fake::set("devices=2"); }
@@ -39,7 +35,7 @@ TEST_F(CudaStreamOrder, an_event_is_ready_when_all_its_streams_are) {
     tensors[0].write({number});
     tensors[1].write({number});
     auto order = make_stream_order();
-    const auto event = value(order->record({{0, handle_of(first)}, {1, handle_of(second)}}));
+    const auto event = value(order->record({{0, first.handle()}, {1, second.handle()}}));
     ASSERT_NE(event, nullptr);
     order.reset();  // What the event needs stays.
     while (!value(event->is_ready())) {
@@ -58,7 +54,7 @@ TEST_F(CudaStreamOrder, nobody_asks_the_driver_again_and_again_when_it_rings) {
   const auto order = make_stream_order();
   for (int i = 0; i < 3; ++i) {
     tensor.write({1.0F});
-    const auto event = value(order->record({{0, handle_of(framework)}}));
+    const auto event = value(order->record({{0, framework.handle()}}));
     const int before = fake::calls();
     ASSERT_TRUE(event->rings(std::make_shared<LoopBell>()));
     while (!value(event->is_ready())) {

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -47,13 +50,14 @@ class Framework {
   const Driver& driver() const { return driver_; }
   const Context& context() const { return context_; }
   StreamHandle* stream() const { return stream_.get(); }
+  /// As operations are told of it.
+  std::uintptr_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_.get()); }
   int device() const { return device_; }
   void wait() const { EXPECT_TRUE(stream_.wait().ok()); }
   /// When the stream has done what it was given so far. The event outlives this, as a bucket that
   /// its device has not finished holds it after its ranks have their results.
   std::shared_ptr<ReadyEvent> ready_event(Timing timing = Timing::kUnknown) const {
-    return value(order_->record(
-        {{.device = device_, .handle = reinterpret_cast<std::uintptr_t>(stream_.get())}}, timing));
+    return value(order_->record({{.device = device_, .handle = handle()}}, timing));
   }
 
  private:
@@ -138,6 +142,116 @@ inline Numbers numbers_in(OutputBuffer& output, const Tensor* reader) {
   }
   const auto* const first = reinterpret_cast<const float*>(output.data());
   return {first, first + count};
+}
+
+/// Calls `body` with each kind of collective, whose output the engine allocates. Ranks send parts
+/// of different sizes in an all-to-all.
+inline void for_every_operation_of(
+    World& world, const std::function<void(const std::string& name, const Operation&)>& body) {
+  const auto size = static_cast<std::size_t>(world.topology().size);
+  for_every_operation(world.topology().rank, [&](const std::string& name, Operation operation) {
+    operation.output.reset();
+    if (operation.request.signature.op == OpType::kAlltoall) {
+      operation.request.splits.assign(size, 100);
+      operation.request.splits.front() += static_cast<std::int64_t>(1000 - 100 * size);
+    }
+    body(name, operation);
+  });
+}
+
+/// The operation `name` on a GPU had the host's result, which `reader` can read. `tolerance`: of
+/// numbers that were added in another order.
+inline void expect_same(const std::string& name,
+                        const Result<std::vector<Outcome>>& on_gpu,
+                        const Result<std::vector<Outcome>>& on_host,
+                        const Tensor& reader,
+                        float tolerance = 0.0F) {
+  ASSERT_TRUE(on_host.ok()) << on_host.status().message();
+  ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
+  EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
+  EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
+  const Numbers got = numbers_in(*on_gpu->front().output, &reader);
+  const Numbers expected = numbers_in(*on_host->front().output, nullptr);
+  ASSERT_EQ(got.size(), expected.size()) << name;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance) << name << ", element " << i;
+  }
+}
+
+/// The sums of what numbers_of() gives these ranks.
+inline Numbers sums_of(const std::vector<int>& ranks, std::size_t count = 1000) {
+  Numbers sums(count);
+  for (const int rank : ranks) {
+    std::ranges::transform(sums, numbers_of(rank, count), sums.begin(), std::plus<>());
+  }
+  return sums;
+}
+
+/// Numbers whose sum depends on the order of its terms.
+inline Numbers rough_numbers(int rank, std::size_t count) {
+  Numbers numbers = numbers_of(rank, count);
+  for (float& number : numbers) {
+    number /= 3.0F;
+  }
+  return numbers;
+}
+
+inline std::vector<Numbers> bucket_of(int rank, const std::vector<std::size_t>& counts) {
+  std::vector<Numbers> data;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    data.push_back(rough_numbers(rank + static_cast<int>(i), counts[i]));
+  }
+  return data;
+}
+
+/// How a bucket is reduced.
+struct How {
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  DataType dtype = DataType::kFloat32;
+  bool in_place = true;
+};
+
+using RunBucket = std::function<Result<std::vector<Outcome>>(World&, std::vector<Operation>)>;
+
+/// All-reduces `data` as one bucket on these GPUs in turn; without any, in host memory. Returns the
+/// results, tensor by tensor. `run`: as run_together(), which it calls.
+inline std::vector<Numbers> reduce_bucket(World& world,
+                                          std::vector<Numbers> data,
+                                          const How& how = {},
+                                          const std::vector<const Framework*>& gpus = {},
+                                          const RunBucket& run = run_together) {
+  std::vector<Operation> operations;
+  std::vector<Tensor> tensors;
+  tensors.reserve(data.size());
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    Operation& operation = operations.emplace_back(allreduce_of("t" + std::to_string(i), data[i]));
+    Signature& signature = operation.request.signature;
+    signature.reduce_op = how.op;
+    signature.prescale = how.prescale;
+    signature.postscale = how.postscale;
+    // Numbers are memory: of twice as many elements of 16 bits.
+    operation.input.dtype = how.dtype;
+    operation.input.shape.front() =
+        static_cast<std::int64_t>(data[i].size() * sizeof(float) / element_size(how.dtype));
+    operation.output = how.in_place ? std::optional(operation.input) : std::nullopt;
+    if (!gpus.empty()) {
+      operation = tensors.emplace_back(*gpus[i % gpus.size()], data[i]).put(std::move(operation));
+    }
+  }
+  const auto ended = run(world, std::move(operations));
+  EXPECT_TRUE(ended.ok()) << ended.status().message();
+  for (std::size_t i = 0; ended.ok() && i < data.size(); ++i) {
+    const Tensor* const tensor = gpus.empty() ? nullptr : &tensors[i];
+    const Numbers input = tensor != nullptr ? std::exchange(data[i], tensor->read()) : data[i];
+    if (!how.in_place) {
+      EXPECT_EQ(std::memcmp(data[i].data(), input.data(), input.size() * sizeof(float)), 0)
+          << "an input changed";
+      data[i] = numbers_in(*(*ended)[i].output, tensor);
+    }
+  }
+  return data;
 }
 
 inline void wait_for_all(World& world) {

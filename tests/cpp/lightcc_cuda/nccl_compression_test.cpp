@@ -1,9 +1,6 @@
 // Compressed all-reduces of the fake GPU's tensors: the fake NCCL within hosts, the engine's
 // compression of staged shards between them.
-#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,16 +20,7 @@
 namespace lightcc::cuda::nccl_compression_test {
 namespace {
 
-using lightcc::testing::bare;
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
-using lightcc::testing::numbers_of;
-using lightcc::testing::operation_on;
-using lightcc::testing::run_one;
-namespace topk_jobs = testing::topk_jobs;
-using testing::Framework;
-using testing::run_nccl_job;
-using testing::Tensor;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 using topk_jobs::kCount;
 
 /// The last tensor is too small for a shard on each rank.
@@ -44,10 +32,7 @@ std::vector<Numbers> train(World& world,
       world, rank, framework, spec, {.elements = {kCount, 300, 5}, .infinite_rank = 2});
 }
 
-class NcclCompression : public ::testing::TestWithParam<CompressionSpec> {
- protected:
-  void SetUp() override { fake::set_nccl(""); }
-};
+class NcclCompression : public ::testing::TestWithParam<CompressionSpec> {};
 INSTANTIATE_TEST_SUITE_P(All,
                          NcclCompression,
                          ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
@@ -73,40 +58,22 @@ TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) 
   });
 }
 
-class NcclCompressionOfShards : public ::testing::Test {
- protected:
-  void SetUp() override { fake::set_nccl(""); }
-};
-
-/// Bytes that come to the host, of all ranks, when each reduces 40000 elements; in `sent`, what
-/// each of them sent.
-std::size_t bytes_to_host(const JobOptions& options, std::uint64_t on_device, std::size_t& sent) {
-  std::size_t bytes = 0;
-  run_nccl_job(options, [&](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    Numbers data = numbers_of(rank, 40000);
-    const Tensor tensor(framework, data);
-    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+TEST(NcclCompressionOfShards, copies_lists_alone) {
+  const auto body = [](const RankOnGpu& on) {
+    Operation operation = on.tensor.in(OpType::kAllreduce, "t");
     operation.request.signature.compression = CompressionSpec{};
-    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
-    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    if (rank == 0) {
-      // Two hosts use each GPU of the fake driver.
-      bytes = fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host;
-      sent = world.stats().compression.sent_bytes;
-    }
-    EXPECT_EQ(world.stats().compression.tensors, 1U);
-    EXPECT_EQ(world.stats().compression.on_device, on_device);
-    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-  });
-  return bytes;
-}
-
-TEST_F(NcclCompressionOfShards, copies_lists_alone) {
-  std::size_t list = 0;
-  const std::size_t copied = bytes_to_host(topk_jobs::options_on_levels(), 1, list);
-  EXPECT_EQ(copied, 4 * (list + sizeof(TopkProgress)));
-  EXPECT_EQ(list, 16 + 4 + 200 * 6U);
+    ASSERT_TRUE(run_one(on.world, std::move(operation)).ok());
+    wait_for_all(on.world);
+    const CompressionCounters counted = on.world.stats().compression;
+    // Two hosts use each GPU of the fake driver.
+    EXPECT_EQ(fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host,
+              4 * (counted.sent_bytes + sizeof(TopkProgress)));
+    EXPECT_EQ(counted.sent_bytes, 16 + 4 + 200 * 6U);
+    EXPECT_EQ(counted.tensors, 1U);
+    EXPECT_EQ(counted.on_device, 1U);
+    wait_for_all(on.world);
+  };
+  run_nccl_job_on_tensors(topk_jobs::options_on_levels(), body, 40000);
 }
 
 /// Launches of all ranks in a step of a bucket.
@@ -123,7 +90,7 @@ int launches_of_bucket(const std::vector<std::size_t>& elements) {
   return launches;
 }
 
-TEST_F(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_holds) {
+TEST(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_holds) {
   const int of_one = launches_of_bucket({800});
   EXPECT_EQ(of_one, (17 + 4) * 4);  // Shards are packed and unpacked for NCCL, twice.
   std::vector<std::size_t> many;
@@ -131,53 +98,6 @@ TEST_F(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_hold
     many.push_back(i % 4 == 0 ? 2 + i % 7 : 400 + i * 37 % 400);  // Some shards have no element.
   }
   EXPECT_EQ(launches_of_bucket(many), of_one);
-}
-
-TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
-  std::array<Numbers, 4> results;
-  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    Numbers data = numbers_of(rank, kCount);
-    const Tensor tensor(framework, data);
-    if (rank != 1) {
-      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-      operation.request.signature.reduce_op = ReduceOp::kSum;
-      operation.request.signature.compression = CompressionSpec{.ratio = 1.0};
-      const auto reduced = run_one(world, std::move(operation));
-      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
-      const Numbers got = tensor.read();
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        float expected = 0.0F;
-        for (const int member : {0, 2, 3}) {
-          expected += numbers_of(member, kCount)[i];
-        }
-        ASSERT_EQ(got[i], expected) << i;
-      }
-    }
-    EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
-  });
-}
-
-TEST_F(NcclCompressionOfShards, a_failure_of_nccl_ends_the_world_on_all_ranks) {
-  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    Numbers data = numbers_of(rank, kCount);
-    const Tensor tensor(framework, data);
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    if (rank == 0) {
-      fake::set_nccl("fail=ncclReduceScatter:3:6");
-    }
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    Status failure;
-    for (int step = 0; step < 20 && failure.ok(); ++step) {
-      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-      operation.request.signature.compression = CompressionSpec{};
-      failure = run_one(world, std::move(operation)).status();
-    }
-    EXPECT_NE(failure.message().find("error of the fake NCCL (NCCL error 3)"), std::string::npos)
-        << failure.message();
-    EXPECT_GE(failure.rank(), 0);
-  });
 }
 
 }  // namespace

@@ -37,7 +37,10 @@ Floats floats_of(int rank, std::size_t count) {
 void run(int members,
          const std::function<void(NcclComms&, Group&, int)>& body,
          const std::string& nccl = {}) {
-  testing::run_members({.members = members, .nccl = nccl}, body);
+  testing::run_members({.members = members, .nccl = nccl},
+                       [&](NcclComms& comms, const testing::Comms& all, int rank) {
+                         body(comms, *make_nccl_group(comms, all.front(), rank, members), rank);
+                       });
 }
 
 /// Spans of tensors, which every member has.

@@ -10,8 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/base/mutex.hpp"
-#include "lightcc/base/status.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"
@@ -24,60 +22,56 @@
 
 namespace lightcc::cuda::testing {
 
-using lightcc::testing::JobOptions;
+/// Gives ranks NCCL's plane, and what it stages with: made before a plane, and gone after it.
+inline JobOptions with_nccl(JobOptions options) {
+  std::vector<std::shared_ptr<Staging>> stagings;
+  for (int rank = 0; rank < options.size; ++rank) {
+    stagings.push_back(make_staging());
+  }
+  options.environment.emplace("HOROVOD_GPU_OPERATIONS", "NCCL");
+  options.planes = [stagings](int rank) {
+    return std::vector<PlaneMaker>{make_nccl_plane(stagings[static_cast<std::size_t>(rank)])};
+  };
+  options.staging = [stagings](int rank) { return stagings[static_cast<std::size_t>(rank)]; };
+  return options;
+}
 
 /// Runs ranks with a GPU each, and NCCL; afterwards nothing of the driver's or NCCL's is left.
 inline void run_nccl_job(JobOptions options,
                          const std::function<void(World&, int)>& body,
                          const std::string& gpus = "devices=4,delay_us=200") {
   fake::set(gpus);
-  // Planes are made before, and end after, what they stage with.
-  std::vector<std::shared_ptr<Staging>> stagings;
-  for (int rank = 0; rank < options.size; ++rank) {
-    stagings.push_back(make_staging());
-  }
-  options.environment.emplace("HOROVOD_GPU_OPERATIONS", "NCCL");
-  options.planes = [&](int rank) {
-    return std::vector<PlaneMaker>{make_nccl_plane(stagings[static_cast<std::size_t>(rank)])};
-  };
-  options.staging = [&](int rank) { return stagings[static_cast<std::size_t>(rank)]; };
-  lightcc::testing::run_job(options, body);
-  stagings.clear();
+  run_job(with_nccl(std::move(options)), body);
   fake::set("");
   fake::set_nccl("");
   EXPECT_EQ(fake::live(), 0);
   EXPECT_EQ(fake::live_nccl(), 0);
 }
 
-/// Reduces tensors of `count` numbers until an error comes; what each rank was told. Rank 0 begins
-/// the trouble when all ranks have come.
-inline std::vector<Status> errors_of_nccl_job(JobOptions options,
-                                              std::size_t count,
-                                              const std::function<void()>& begin_trouble,
-                                              ReduceOp op = ReduceOp::kSum) {
-  Mutex mutex;
-  std::vector<Status> told;
+/// A rank, its framework, and `numbers_of(rank)` on its GPU.
+struct RankOnGpu {
+  World& world;
+  int rank;
+  const Framework& framework;
+  const Tensor& tensor;
+};
+
+/// The same of ranks that have a tensor of so many numbers.
+inline void run_nccl_job_on_tensors(JobOptions options,
+                                    const std::function<void(const RankOnGpu&)>& body,
+                                    std::size_t count = 1000) {
   run_nccl_job(std::move(options), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
-    lightcc::testing::Numbers data = lightcc::testing::numbers_of(rank, count);
-    const Tensor tensor(framework, data);
-    const Operation barrier = lightcc::testing::bare(OpType::kBarrier);
-    EXPECT_TRUE(lightcc::testing::run_one(world, barrier).ok());
-    if (rank == 0) {
-      begin_trouble();
-    }
-    EXPECT_TRUE(lightcc::testing::run_one(world, barrier).ok());
-    Status failure;
-    for (int step = 0; step < 20 && failure.ok(); ++step) {
-      Operation reduces = tensor.put(lightcc::testing::operation_on(OpType::kAllreduce, "t", data));
-      reduces.request.signature.reduce_op = op;
-      failure = lightcc::testing::run_one(world, std::move(reduces)).status();
-    }
-    EXPECT_FALSE(failure.ok());
-    const MutexLock lock(mutex);
-    told.push_back(failure);
+    const Tensor tensor(framework, numbers_of(rank, count));
+    body({.world = world, .rank = rank, .framework = framework, .tensor = tensor});
   });
-  return told;
+}
+
+/// With two-level all-reduces, in chunks of so many bytes.
+inline JobOptions on_levels(JobOptions options) {
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  options.adjust = [](Knobs& knobs) { knobs.two_level_chunk_bytes = 4096; };
+  return options;
 }
 
 }  // namespace lightcc::cuda::testing

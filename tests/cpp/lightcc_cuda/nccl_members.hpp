@@ -1,4 +1,4 @@
-// Members of a NcclGroup as threads, each with communicators and a fake GPU of its own.
+// Ranks as threads, each with communicators of NCCL and a fake GPU of its own.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,18 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/collectives/group.hpp"
+#include "lightcc/base/clock.hpp"
 #include "lightcc/collectives/work.hpp"
 
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
-#include "lightcc_cuda/nccl/group.hpp"
 
 namespace lightcc::cuda::testing {
+
+inline void nap() {
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
 
 inline Status finish(Work& work) {
   while (true) {
@@ -26,48 +29,58 @@ inline Status finish(Work& work) {
     if (progress == Progress::kDone) {
       return {};
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    nap();
+  }
+}
+
+/// Waits until a communicator is made; what that has come to.
+inline Status await(const NcclComm& comm) {
+  while (true) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool made, comm.is_made());
+    if (made) {
+      return {};
+    }
+    nap();
   }
 }
 
 struct MembersOptions {
   int members = 2;
-  std::string gpus = {};  ///< What the fake driver has, beside what all have.
   std::string nccl = {};  ///< What the fake NCCL has.
+  int comms = 1;          ///< Communicators of each.
+  Duration patience = std::chrono::seconds(30);
 };
+
+using Comms = std::vector<std::shared_ptr<NcclComm>>;
 
 /// Runs them with memory that "GPUs" and the host read. Afterwards nothing of the driver's or
 /// NCCL's is left.
 inline void run_members(const MembersOptions& options,
-                        const std::function<void(NcclComms&, Group&, int)>& body) {
-  const int members = options.members;
-  fake::set("devices=5,unified=1,delay_us=100," + options.gpus);
+                        const std::function<void(NcclComms&, const Comms&, int)>& body) {
+  fake::set("devices=5,unified=1,delay_us=100");
   fake::set_nccl(options.nccl);
   const auto library = NcclLibrary::open("");
   ASSERT_TRUE(library.ok());
   NcclUniqueId id;
   ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < members; ++rank) {
+  for (int rank = 0; rank < options.members; ++rank) {
     threads.emplace_back([&, rank] {
       auto comms = NcclComms::make({.library = *library,
                                     .warn = [](const std::string& text) { FAIL() << text; },
                                     .id = id,
                                     .rank = rank,
-                                    .size = members,
+                                    .size = options.members,
                                     .device = rank,
                                     .start_patience = std::chrono::seconds(30),
-                                    .operation_patience = std::chrono::seconds(30)});
+                                    .operation_patience = options.patience});
       ASSERT_TRUE(comms.ok());
-      const std::shared_ptr<NcclComm> comm = (*comms)->split(rank);
-      Result<bool> made = comm->is_made();
-      while (made.ok() && !*made) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-        made = comm->is_made();
+      Comms all;
+      for (int i = 0; i < options.comms; ++i) {
+        const Status made = await(*all.emplace_back((*comms)->split(rank)));
+        ASSERT_TRUE(made.ok()) << made.message();
       }
-      ASSERT_TRUE(made.ok()) << made.status().message();
-      const auto group = make_nccl_group(**comms, comm, rank, members);
-      body(**comms, *group, rank);
+      body(**comms, all, rank);
     });
   }
   for (std::thread& thread : threads) {

@@ -1,7 +1,5 @@
 // Operations of many communicators on GPUs that have room for one operation at a time.
-#include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,51 +17,34 @@
 namespace lightcc::cuda::nccl_order_test {
 namespace {
 
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
-using lightcc::testing::numbers_of;
-using lightcc::testing::on_one_host;
-using lightcc::testing::operation_on;
-using testing::Framework;
-using testing::run_nccl_job;
-using testing::Tensor;
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int kRanks = 2;
 
-JobOptions options() {
+/// Sums many tensors, each in a bucket of its own. Returns how many streams NCCL has had.
+int streams_of_job(const std::string& nccl, const std::string& asked = "") {
   JobOptions options = on_one_host(kRanks);
   options.environment = {{"LIGHT_NUM_STREAMS", "4"}};
+  if (!asked.empty()) {
+    options.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = asked;
+  }
   options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 5; };
-  return options;
-}
-
-/// Sums many tensors, each in a bucket of its own. Returns how many streams NCCL has had.
-int streams_of_job(JobOptions options, const std::string& nccl_settings) {
   int streams = 0;
-  fake::set_nccl(nccl_settings);
+  fake::set_nccl(nccl);
   run_nccl_job(std::move(options), [&](World& world, int rank) {
     const Framework framework(rank);
-    std::vector<Numbers> data(16, numbers_of(rank));
     std::vector<Tensor> tensors;
-    tensors.reserve(data.size());
+    tensors.reserve(8);
     std::vector<Operation> operations;
-    operations.reserve(data.size());
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      Operation& operation = operations.emplace_back(
-          tensors.emplace_back(framework, data[i])
-              .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i])));
-      operation.request.signature.reduce_op = ReduceOp::kSum;
-      operation.request.signature.fusion = {FusionRule::kNone, 0};
+    for (std::size_t i = 0; i < 8; ++i) {
+      tensors.emplace_back(framework, numbers_of(rank));
+      operations.push_back(tensors.back().in(OpType::kAllreduce, "t" + std::to_string(i)));
+      operations.back().request.signature.fusion = {FusionRule::kNone, 0};
     }
     // All at once: one that has ended before the next begins leaves a lane to it.
-    const auto handle = world.start(std::move(operations), {});
-    ASSERT_TRUE(handle.ok()) << handle.status().message();
-    const auto ended = world.wait(*handle, {});
-    ASSERT_TRUE(ended.ok()) << ended.status().message();
-    Numbers expected = numbers_of(0);
-    std::ranges::transform(expected, numbers_of(1), expected.begin(), std::plus<>());
+    (void)value(world.wait(value(world.start(std::move(operations), {})), {}));
     for (const Tensor& tensor : tensors) {
-      EXPECT_EQ(tensor.read(), expected);
+      EXPECT_EQ(tensor.read(), sums_of({0, 1}));
     }
     if (rank == 0) {
       streams = fake::streams_of_nccl();
@@ -73,21 +54,15 @@ int streams_of_job(JobOptions options, const std::string& nccl_settings) {
 }
 
 TEST(NcclOrder, operations_of_all_communicators_take_turns_on_one_stream) {
-  EXPECT_EQ(streams_of_job(options(), "room=1"), kRanks);
   // NCCL could keep the order, but is not asked to.
-  EXPECT_EQ(streams_of_job(options(), "room=1,version=22602"), kRanks);
-  JobOptions asked = options();
-  asked.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = "0";
-  EXPECT_EQ(streams_of_job(asked, "room=1,version=22602"), kRanks);
+  EXPECT_EQ(streams_of_job("room=1,version=22602"), kRanks);
+  EXPECT_EQ(streams_of_job("room=1,version=22602", "0"), kRanks);
   // It is asked to, but does not know of that.
-  asked.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
-  EXPECT_EQ(streams_of_job(asked, "room=1,version=22505"), kRanks);
+  EXPECT_EQ(streams_of_job("room=1,version=22505", "1"), kRanks);
 }
 
 TEST(NcclOrder, each_lane_has_a_stream_where_nccl_keeps_the_order) {
-  JobOptions asked = options();
-  asked.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
-  EXPECT_GT(streams_of_job(asked, "room=1,ordered=1,version=22602"), kRanks);
+  EXPECT_GT(streams_of_job("room=1,ordered=1,version=22602", "1"), kRanks);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Collectives on tensors of fake GPUs by the fake NCCL, beside the host's plane.
-#include <array>
+// Collectives on tensors of fake GPUs by the fake NCCL, beside the host's plane; what ranks are
+// told where it fails, and what they agree on before.
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "doubles/hash_store.hpp"
@@ -25,109 +26,58 @@
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::nccl_plane_test {
 namespace {
 
+using namespace testing;  // NOLINT(google-build-using-namespace)
 using fake::operations_of_nccl;
-using lightcc::testing::bare;
-using lightcc::testing::for_every_operation;
-using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
-using lightcc::testing::numbers_of;
-using lightcc::testing::on_hosts;
-using lightcc::testing::on_one_host;
-using lightcc::testing::operation_on;
-using lightcc::testing::run_one;
-using testing::errors_of_nccl_job;
-using testing::Framework;
-using testing::numbers_in;
-using testing::run_nccl_job;
-using testing::Tensor;
 
-class NcclPlaneTest : public ::testing::Test {
- protected:
-  void SetUp() override { fake::set_nccl(""); }
-};
+// On one host nccl_enqueued_test has them. What two levels do not carry runs flat beside them.
+TEST(NcclPlane, every_operation_has_the_hosts_result_on_hosts_that_differ_and_on_two_levels) {
+  for (const JobOptions& options : {on_hosts({0, 0, 1}), on_levels(on_hosts({0, 0, 1, 1}))}) {
+    run_nccl_job_on_tensors(options, [](const RankOnGpu& on) {
+      for_every_operation_of(on.world, [&](const std::string& name, const Operation& operation) {
+        const auto on_host = run_one(on.world, operation);
+        expect_same(name, run_one(on.world, on.tensor.put(operation)), on_host, on.tensor, 1e-4F);
+        EXPECT_EQ(on.tensor.read(), numbers_of(on.rank)) << name;
+      });
+      EXPECT_GT(operations_of_nccl(), 0);
+    });
+  }
+}
 
-void expect_the_hosts_results(World& world, int rank) {
-  const Framework framework(world.topology().local_rank);
-  const Tensor tensor(framework, numbers_of(rank));
-  for_every_operation(rank, [&](const std::string& name, Operation operation) {
-    operation.output.reset();
-    if (operation.request.signature.op == OpType::kAlltoall) {
-      operation.request.splits.assign(static_cast<std::size_t>(world.topology().size), 100);
-      operation.request.splits.front() = 1000 - 100 * (world.topology().size - 1);
+TEST(NcclPlane, buckets_are_counted_by_what_carries_them) {
+  run_nccl_job_on_tensors(on_one_host(2), [](const RankOnGpu& on) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAdasum}) {
+      ASSERT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t", op)).ok());
     }
-    auto on_host = run_one(world, operation);
-    auto on_gpu = run_one(world, tensor.put(operation));
-    ASSERT_TRUE(on_host.ok()) << on_host.status().message();
-    ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
-    EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
-    EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
-    const Numbers got = numbers_in(*on_gpu->front().output, &tensor);
-    const Numbers expected = numbers_in(*on_host->front().output, nullptr);
-    ASSERT_EQ(got.size(), expected.size()) << name;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      ASSERT_NEAR(got[i], expected[i], 1e-4F) << name << ", element " << i;
-    }
-    EXPECT_EQ(tensor.read(), numbers_of(rank)) << name;
-  });
-  EXPECT_GT(operations_of_nccl(), 0);
-}
-
-TEST_F(NcclPlaneTest, gives_the_hosts_results_for_every_operation) {
-  run_nccl_job(on_one_host(4), expect_the_hosts_results);
-}
-
-TEST_F(NcclPlaneTest, and_for_parts_that_are_not_equal_on_several_hosts) {
-  run_nccl_job(on_hosts({0, 0, 1}), expect_the_hosts_results);
-}
-
-TEST_F(NcclPlaneTest, buckets_are_counted_by_what_carries_them) {
-  run_nccl_job(on_one_host(2), [](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    const auto reduce = [&](ReduceOp op) {
-      Operation operation = operation_on(OpType::kAllreduce, "t", data);
-      operation.request.signature.reduce_op = op;
-      ASSERT_TRUE(run_one(world, tensor.put(std::move(operation))).ok());
-    };
-    reduce(ReduceOp::kSum);
-    reduce(ReduceOp::kMax);
-    reduce(ReduceOp::kAdasum);
-    ASSERT_TRUE(run_one(world, operation_on(OpType::kAllreduce, "t", data)).ok());
-    const DeviceBuckets counted = world.stats().device_buckets;
+    Numbers data = numbers_of(on.rank);
+    ASSERT_TRUE(run_one(on.world, operation_on(OpType::kAllreduce, "t", data)).ok());
+    const DeviceBuckets counted = on.world.stats().device_buckets;
     EXPECT_EQ(counted.by_own_plane, 2U);
     EXPECT_EQ(counted.staged, 1U);
     EXPECT_EQ(counted.on_levels, 0U);
   });
 }
 
-TEST_F(NcclPlaneTest, is_the_default_where_a_rank_has_gpus) {
+TEST(NcclPlane, is_the_default_where_a_rank_has_gpus) {
   for (const bool has_gpus : {true, false}) {
     JobOptions options = on_one_host(2);
     options.environment = {{"LIGHT_GPU_OPERATIONS", "auto"}};
     options.has_gpus = has_gpus;
-    run_nccl_job(std::move(options), [&](World& world, int rank) {
-      const Framework framework(rank);
-      Numbers data = numbers_of(rank);
-      const Tensor tensor(framework, data);
-      ASSERT_TRUE(run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data))).ok());
-      EXPECT_EQ(world.stats().device_buckets.by_own_plane, has_gpus ? 1U : 0U);
+    run_nccl_job_on_tensors(std::move(options), [&](const RankOnGpu& on) {
+      ASSERT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t")).ok());
+      EXPECT_EQ(on.world.stats().device_buckets.by_own_plane, has_gpus ? 1U : 0U);
     });
   }
 }
 
-TEST_F(NcclPlaneTest, a_world_of_one_rank_has_it_too) {
-  run_nccl_job(on_one_host(1), [](World& world, int) {
-    const Framework framework;
-    Numbers data = numbers_of(3);
-    const Tensor tensor(framework, data);
-    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
-    EXPECT_EQ(tensor.read(), numbers_of(3));
+TEST(NcclPlane, a_world_of_one_rank_has_it_too) {
+  run_nccl_job_on_tensors(on_one_host(1), [](const RankOnGpu& on) {
+    ASSERT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t")).ok());
+    EXPECT_EQ(on.tensor.read(), numbers_of(0));
     EXPECT_GT(operations_of_nccl(), 0);
   });
 }
@@ -169,112 +119,77 @@ TEST(NcclSignatures, what_nccl_cannot_do_is_staged) {
   }
 }
 
-TEST_F(NcclPlaneTest, scales_float_sums_and_combines_every_operator) {
-  run_nccl_job(on_one_host(2), [](World& world, int rank) {
-    const Framework framework(rank);
-    for (const ReduceOp op :
-         {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-      const bool is_scaled = op == ReduceOp::kSum || op == ReduceOp::kAverage;
-      Numbers data = numbers_of(rank);
-      const Tensor tensor(framework, data);
-      Operation on_host = operation_on(OpType::kAllreduce, "t", data);
-      on_host.request.signature.reduce_op = op;
-      on_host.request.signature.prescale = is_scaled ? 0.5 : 1.0;
-      on_host.request.signature.postscale = is_scaled ? 0.25 : 1.0;
-      Operation on_gpu = tensor.put(on_host);
-      ASSERT_TRUE(run_one(world, std::move(on_host)).ok());
-      const auto reduced = run_one(world, std::move(on_gpu));
-      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
-      EXPECT_EQ(tensor.read(), data) << reduce_op_name(op);
-    }
-  });
-}
-
-TEST_F(NcclPlaneTest, process_sets_come_and_go) {
+TEST(NcclPlane, process_sets_come_and_go) {
   JobOptions options = on_one_host(3);
   options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
   run_nccl_job(options, [](World& world, int rank) {
     const Framework framework(rank);
-    for (int turn = 0; turn < 3; ++turn) {
+    for (const int first : {0, 1, 0}) {
       Operation add = bare(OpType::kAddProcessSet);
-      add.request.ranks = {turn == 1 ? 1 : 0, 2};
-      const auto added = run_one(world, std::move(add));
-      ASSERT_TRUE(added.ok()) << added.status().message();
-      const std::int32_t id = added->front().value;
-      if (rank == 2 || rank == (turn == 1 ? 1 : 0)) {
-        Numbers data = numbers_of(rank);
-        const Tensor tensor(framework, data);
-        Operation operation = tensor.put(operation_on(OpType::kBroadcast, "t", data));
+      add.request.ranks = {first, 2};
+      const std::int32_t id = value(run_one(world, std::move(add))).front().value;
+      if (rank == 2 || rank == first) {
+        const Tensor tensor(framework, numbers_of(rank));
+        Operation operation = tensor.in(OpType::kBroadcast, "t");
         operation.request.signature.process_set = static_cast<std::uint32_t>(id);
         operation.request.signature.root_or_peer = 2;
-        const auto ended = run_one(world, std::move(operation));
-        ASSERT_TRUE(ended.ok()) << ended.status().message();
+        (void)value(run_one(world, std::move(operation)));
         EXPECT_EQ(tensor.read(), numbers_of(2));
       }
       Operation remove = bare(OpType::kRemoveProcessSet);
       remove.request.signature.root_or_peer = id;
-      const auto removed = run_one(world, std::move(remove));
-      ASSERT_TRUE(removed.ok()) << removed.status().message();
+      (void)value(run_one(world, std::move(remove)));
     }
   });
 }
 
-TEST_F(NcclPlaneTest, a_rank_that_has_joined_contributes_zeros) {
-  run_nccl_job(on_one_host(3), [](World& world, int rank) {
-    const Framework framework(rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    if (rank != 1) {
-      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-      operation.request.signature.reduce_op = ReduceOp::kSum;
-      const auto reduced = run_one(world, std::move(operation));
-      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
-      const Numbers got = tensor.read();
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        ASSERT_EQ(got[i], numbers_of(0)[i] + numbers_of(2)[i]) << i;
-      }
+// By NCCL alone, on two levels, and on levels between which shards are compressed.
+TEST(NcclPlane, a_rank_that_has_joined_contributes_zeros) {
+  for (const bool compresses : {false, true}) {
+    for (const JobOptions& options : {on_one_host(4), topk_jobs::options_on_levels()}) {
+      run_nccl_job_on_tensors(options, [&](const RankOnGpu& on) {
+        if (on.rank != 1) {
+          Operation operation = on.tensor.in(OpType::kAllreduce, "t");
+          if (compresses) {
+            operation.request.signature.compression = CompressionSpec{.ratio = 1.0};
+          }
+          (void)value(run_one(on.world, std::move(operation)));
+          EXPECT_EQ(on.tensor.read(), sums_of({0, 2, 3}));
+        }
+        EXPECT_TRUE(run_one(on.world, bare(OpType::kJoin)).ok());
+      });
     }
-    EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
-  });
+  }
 }
 
-TEST_F(NcclPlaneTest, a_tensor_on_another_gpu_fails_on_all_ranks_and_the_world_goes_on) {
-  run_nccl_job(on_one_host(3), [](World& world, int rank) {
-    Numbers data = numbers_of(rank);
-    const Framework own(rank);
+TEST(NcclPlane, a_tensor_on_another_gpu_fails_on_all_ranks_and_the_world_goes_on) {
+  run_nccl_job_on_tensors(on_one_host(3), [](const RankOnGpu& on) {
     const Framework another(3);
-    const Tensor tensor(own, data);
-    const Tensor misplaced(another, data);
-    const auto reduces = [&](const Tensor& brought) {
-      return brought.put(operation_on(OpType::kAllreduce, "t", data));
-    };
+    const Tensor misplaced(another, numbers_of(on.rank));
     // Under a name that ranks know, whose others say so in few bytes, and under a new one.
     for (int turn = 0; turn < 3; ++turn) {
-      const auto refused = run_one(world, reduces(rank == 1 ? misplaced : tensor));
+      const Tensor& brought = on.rank == 1 ? misplaced : on.tensor;
+      const auto refused = run_one(on.world, brought.in(OpType::kAllreduce, "t"));
       EXPECT_EQ(refused.status().code(), ErrorCode::kMismatch);
       EXPECT_EQ(refused.status().message(),
                 "Mismatched GPUs: rank 1 brought the tensor 'allreduce.t' on cuda:3, but its GPU "
                 "for NCCL is cuda:1: the only one that it has, or the one whose number is its "
                 "local rank. LIGHT_GPU_OPERATIONS=host takes tensors of any GPU.");
-      EXPECT_EQ(misplaced.read(), data);
-      const Tensor fresh(own, data);
-      EXPECT_TRUE(run_one(world, reduces(fresh)).ok());
+      EXPECT_EQ(misplaced.read(), numbers_of(on.rank));
+      EXPECT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t")).ok());
     }
     EXPECT_GT(operations_of_nccl(), 0);
   });
 }
 
-TEST_F(NcclPlaneTest, messages_go_by_way_of_the_host_and_may_lie_on_any_gpu_beside_it) {
+TEST(NcclPlane, messages_go_by_way_of_the_host_and_may_lie_on_any_gpu_beside_it) {
   run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework another(3);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(another, data);
+    const Tensor tensor(another, numbers_of(rank));
     const int before = operations_of_nccl();
-    Operation operation =
-        tensor.put(operation_on(rank == 0 ? OpType::kSend : OpType::kRecv, "message", data));
+    Operation operation = tensor.in(rank == 0 ? OpType::kSend : OpType::kRecv, "message");
     operation.request.signature.root_or_peer = 1 - rank;
-    const auto passed = run_one(world, std::move(operation));
-    EXPECT_TRUE(passed.ok()) << passed.status().message();
+    (void)value(run_one(world, std::move(operation)));
     EXPECT_EQ(tensor.read(), numbers_of(0));
     EXPECT_EQ(operations_of_nccl(), before);
   });
@@ -282,58 +197,82 @@ TEST_F(NcclPlaneTest, messages_go_by_way_of_the_host_and_may_lie_on_any_gpu_besi
 
 // ---- Failures.
 
-/// Reduces until an error comes; what each rank was told.
-std::vector<Status> errors_of(JobOptions options, const std::function<void()>& begin_trouble) {
-  return errors_of_nccl_job(std::move(options), 1000, begin_trouble);
-}
+/// What begins when all ranks have come, and what they are told of it.
+struct Trouble {
+  JobOptions options;
+  std::string told;
+  std::string nccl = {};
+  std::string gpus = "devices=4";
+  std::optional<CompressionSpec> compression = {};
+};
 
-TEST_F(NcclPlaneTest, an_operation_that_fails_ends_the_world_on_all_ranks) {
-  for (const Status& status :
-       errors_of(on_one_host(3), [] { fake::set_nccl("fail=ncclAllReduce:3:3"); })) {
-    EXPECT_NE(status.message().find("error of the fake NCCL (NCCL error 3)"), std::string::npos)
-        << status.message();
-    EXPECT_GE(status.rank(), 0) << status.message();
-  }
-}
-
-TEST_F(NcclPlaneTest, an_asynchronous_error_ends_what_runs) {
-  for (const Status& status : errors_of(on_one_host(2), [] { fake::set_nccl("broken=3"); })) {
-    EXPECT_NE(status.message().find("remote process exited"), std::string::npos)
-        << status.message();
-  }
-}
-
-TEST_F(NcclPlaneTest, an_operation_that_does_not_end_is_a_timeout) {
-  JobOptions options = on_one_host(2);
-  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.5; };
-  for (const Status& status : errors_of(options, [] { fake::set_nccl("hangs=3"); })) {
-    EXPECT_NE(status.message().find("waited for the end of NCCL's ncclAllReduce, which did not "
-                                    "come in time"),
-              std::string::npos)
-        << status.message();
-  }
-}
-
-TEST_F(NcclPlaneTest, an_abort_that_hangs_is_left_behind) {
-  fake::set("devices=2");
-  auto stagings = std::array{make_staging(), make_staging()};
-  JobOptions options = on_one_host(2);
-  options.environment = {{"LIGHT_GPU_OPERATIONS", "nccl"}};
-  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.2; };
-  options.planes = [&](int rank) {
-    return std::vector<PlaneMaker>{make_nccl_plane(stagings.at(static_cast<std::size_t>(rank)))};
+/// Reduces tensors until an error comes. Returns what each rank was told.
+std::vector<Status> errors_of(const Trouble& trouble) {
+  Mutex mutex;
+  std::vector<Status> told;
+  const auto body = [&](const RankOnGpu& on) {
+    wait_for_all(on.world);
+    if (on.rank == 0) {
+      fake::set(trouble.gpus);
+      fake::set_nccl(trouble.nccl);
+    }
+    wait_for_all(on.world);
+    Status failure;
+    for (int step = 0; step < 20 && failure.ok(); ++step) {
+      Operation operation = on.tensor.in(OpType::kAllreduce, "t");
+      operation.request.signature.compression = trouble.compression;
+      failure = run_one(on.world, std::move(operation)).status();
+    }
+    const MutexLock lock(mutex);
+    told.push_back(failure);
   };
-  options.staging = [&](int rank) { return stagings.at(static_cast<std::size_t>(rank)); };
+  run_nccl_job_on_tensors(trouble.options, body, 5000);
+  return told;
+}
+
+TEST(NcclPlane, a_failure_ends_the_world_on_all_ranks) {
+  const JobOptions levels = on_levels(on_hosts({0, 0, 1, 1}));
+  JobOptions patient = on_one_host(2);
+  patient.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.5; };
+  const std::string failed = "error of the fake NCCL (NCCL error 3)";
+  for (const Trouble& trouble : {
+           Trouble{on_one_host(3), failed, "fail=ncclAllReduce:3:3"},
+           Trouble{on_one_host(2), "remote process exited", "broken=3"},
+           Trouble{patient,
+                   "waited for the end of NCCL's ncclAllReduce, which did not come in time",
+                   "hangs=3"},
+           Trouble{levels, failed, "fail=ncclReduceScatter:3:2"},
+           Trouble{levels, failed, "fail=ncclAllGather:3:7"},
+           Trouble{levels, "cuMemcpyDtoHAsync", "", "devices=4,fail=cuMemcpyDtoHAsync_v2:2:3"},
+           Trouble{levels, "cuMemcpyHtoDAsync", "", "devices=4,fail=cuMemcpyHtoDAsync_v2:2:3"},
+           Trouble{topk_jobs::options_on_levels(),
+                   failed,
+                   "fail=ncclReduceScatter:3:6",
+                   "devices=4",
+                   CompressionSpec{}},
+       }) {
+    const bool is_a_call = (trouble.nccl + trouble.gpus).find("fail=") != std::string::npos;
+    for (const Status& status : errors_of(trouble)) {
+      EXPECT_NE(status.message().find(trouble.told), std::string::npos)
+          << trouble.nccl << trouble.gpus << ": " << status.message();
+      // A call that fails is one rank's; what NCCL does not end is nobody's.
+      EXPECT_EQ(status.rank() >= 0, is_a_call) << status.message();
+    }
+  }
+}
+
+TEST(NcclPlane, an_abort_that_hangs_is_left_behind) {
+  fake::set("devices=2");
   fake::set_nccl("hangs=1,lost=1");
-  lightcc::testing::run_job(options, [](World& world, int rank) {
+  JobOptions options = on_one_host(2);
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.2; };
+  run_job(with_nccl(options), [](World& world, int rank) {
     const Framework framework(rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    const auto ended = run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data)));
+    const Tensor tensor(framework, numbers_of(rank));
+    const auto ended = run_one(world, tensor.in(OpType::kAllreduce, "t"));
     EXPECT_NE(ended.status().message().find("which did not come in time"), std::string::npos)
         << ended.status().message();
   });
-  stagings = {};
   EXPECT_GT(fake::live(), 0);
   fake::set_nccl("");  // From here on it ends.
   while (fake::live() > 0) {
@@ -377,15 +316,15 @@ std::vector<Status> starts_of(int size,
   return statuses;
 }
 
-TEST_F(NcclPlaneTest, nccl_may_take_longer_to_start_and_end_than_ranks_to_join) {
+TEST(NcclPlane, nccl_may_take_longer_to_start_and_end_than_ranks_to_join) {
   const int aborts = fake::aborts_of_nccl();
-  for (const Status& status : starts_of(2, "slow=2200", 2)) {
+  for (const Status& status : starts_of(2, "slow=1100", 1)) {
     EXPECT_TRUE(status.ok()) << status.message();
   }
   EXPECT_EQ(fake::aborts_of_nccl(), aborts);
 }
 
-TEST_F(NcclPlaneTest, a_start_that_fails_on_one_rank_fails_on_all) {
+TEST(NcclPlane, a_start_that_fails_on_one_rank_fails_on_all) {
   for (const char* const call : {"ncclCommInitRankConfig", "ncclCommSplit"}) {
     for (const Status& status : starts_of(3, std::string("fail=") + call + ":2:2")) {
       EXPECT_NE(status.message().find(call), std::string::npos) << status.message();
@@ -399,72 +338,62 @@ TEST_F(NcclPlaneTest, a_start_that_fails_on_one_rank_fails_on_all) {
 
 // ---- What ranks agree on.
 
-NcclCard card_at(const std::string& bus, int version = 21805) {
-  NcclCard card;
-  card.version = version;
-  card.pci_bus_id = bus;
-  return card;
+NcclCard card_of(const std::string& uuid, const std::string& host_id = "", int version = 0) {
+  NcclCard made;
+  made.version = version;
+  made.pci_bus_id = "1";
+  made.uuid = uuid;
+  made.host_id = host_id;
+  return made;
 }
 
 TEST(NcclAgreement, names_both_versions_where_they_differ) {
-  const auto told = why_no_nccl({card_at("1"), card_at("2", 23203)}, {0, 0});
+  const auto told = why_no_nccl({card_of("a", "", 21805), card_of("b", "", 23203)}, {0, 0});
   EXPECT_EQ(told.status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(told.status().message(),
             "rank 0 has NCCL 2.18.5, but rank 1 has NCCL 2.32.3; install the same version for all "
             "ranks, or set LIGHT_GPU_OPERATIONS=host");
 }
 
+// A GPU is known by its UUID wherever its ranks are; else by its address on its host.
 TEST(NcclAgreement, objects_to_a_gpu_of_two_ranks_and_to_a_rank_without) {
-  EXPECT_EQ(why_no_nccl({card_at("1"), card_at("2"), card_at("1")}, {0, 0, 0}).value(),
-            "ranks 0 and 2 have the same GPU, at 1, and NCCL wants one for each rank (see "
-            "CUDA_VISIBLE_DEVICES)");
-  EXPECT_EQ(why_no_nccl({card_at("1"), card_at("1")}, {0, 1}).value(), "");
   NcclCard without;
   without.objection = "no NCCL, because it cannot be opened";
-  EXPECT_EQ(why_no_nccl({card_at("1"), without}, {0, 0}).value(),
-            "rank 1: no NCCL, because it cannot be opened");
-}
-
-/// The card of a GPU whose driver tells its UUID.
-NcclCard card_of(const std::string& uuid, const std::string& bus, int version = 21805) {
-  NcclCard card = card_at(bus, version);
-  card.uuid = uuid;
-  return card;
-}
-
-TEST(NcclAgreement, a_gpu_is_the_same_by_its_uuid_wherever_its_ranks_are) {
-  const std::string same =
-      "ranks 0 and 1 have the same GPU, GPU-a at 1, and NCCL wants one for each rank (see "
-      "CUDA_VISIBLE_DEVICES)";
-  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 0}).value(), same);
-  // In two containers of one machine.
-  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 1}).value(), same);
-  EXPECT_EQ(why_no_nccl({card_of("GPU-a", "1"), card_of("GPU-b", "1")}, {0, 1}).value(), "");
-  NcclCard one = card_of("GPU-a", "1");
-  NcclCard other = one;
-  one.host_id = "x";
-  EXPECT_EQ(why_no_nccl({one, other}, {0, 0}).value(), same);
-  other.host_id = "y";
-  EXPECT_EQ(why_no_nccl({one, other}, {0, 0}).value(), "");
-}
-
-TEST(NcclAgreement, slices_of_a_gpu_are_gpus_from_2_30_on) {
-  const auto told_by = [](int version) {
-    return why_no_nccl({card_of("MIG-a", "1", version), card_of("MIG-b", "1", version)}, {0, 0})
-        .value();
+  const std::string wants = ", and NCCL wants one for each rank (see CUDA_VISIBLE_DEVICES)";
+  const std::string same = "ranks 0 and 1 have the same GPU, GPU-a at 1" + wants;
+  struct Ranks {
+    std::vector<NcclCard> cards;
+    std::vector<int> hosts;
+    std::string told;
   };
-  EXPECT_EQ(told_by(23000), "");
-  EXPECT_EQ(told_by(22907),
-            "ranks 0 and 1 have slices (MIG) of one GPU, at 1, which NCCL before 2.30.0 takes for "
-            "the same GPU; this is 2.29.7");
+  for (const Ranks& ranks : {
+           Ranks{{card_of(""), {}, card_of("")},
+                 {0, 0, 0},
+                 "ranks 0 and 2 have the same GPU, at 1" + wants},
+           Ranks{{card_of(""), card_of("")}, {0, 1}, ""},
+           Ranks{{card_of(""), without}, {0, 0}, "rank 1: no NCCL, because it cannot be opened"},
+           Ranks{{card_of("GPU-a"), card_of("GPU-a")}, {0, 0}, same},
+           Ranks{{card_of("GPU-a"), card_of("GPU-a")},
+                 {0, 1},
+                 same},  // In containers of one machine.
+           Ranks{{card_of("GPU-a"), card_of("GPU-b")}, {0, 1}, ""},
+           Ranks{{card_of("GPU-a", "x"), card_of("GPU-a")}, {0, 0}, same},
+           Ranks{{card_of("GPU-a", "x"), card_of("GPU-a", "y")}, {0, 0}, ""},
+           // Slices of a GPU are GPUs from 2.30 on.
+           Ranks{{card_of("MIG-a", "", 23000), card_of("MIG-b", "", 23000)}, {0, 0}, ""},
+           Ranks{{card_of("MIG-a", "", 22907), card_of("MIG-b", "", 22907)},
+                 {0, 0},
+                 "ranks 0 and 1 have slices (MIG) of one GPU, at 1, which NCCL before 2.30.0 takes "
+                 "for the same GPU; this is 2.29.7"},
+       }) {
+    EXPECT_EQ(value(why_no_nccl(ranks.cards, ranks.hosts)), ranks.told);
+  }
 }
 
 TEST(NcclAgreement, cards_travel) {
-  NcclCard card = card_at("0000:65:00.0");
+  NcclCard card = card_of("GPU-a", "h", 21805);
   card.objection = "none";
   card.device = 3;
-  card.uuid = "GPU-a";
-  card.host_id = "h";
   card.id.bytes[127] = 'x';
   const auto read = decode_card(encode_card(card), 0);
   ASSERT_TRUE(read.ok());
@@ -479,14 +408,13 @@ TEST(NcclAgreement, cards_travel) {
 }
 
 /// How many operations NCCL carries where each rank reduces one tensor.
-int operations_of_reduction(const std::string& gpus) {
+int operations_of_reduction(const std::string& gpus, const std::string& nccl = {}) {
   int operations = 0;
+  fake::set_nccl(nccl);
   const auto body = [&](World& world, int rank) {
-    const Framework framework(gpus == "devices=1" ? 0 : world.topology().local_rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
+    const Framework framework(gpus == "devices=1" ? 0 : rank);
+    const Tensor tensor(framework, numbers_of(rank));
+    ASSERT_TRUE(run_one(world, tensor.in(OpType::kAllreduce, "t")).ok());
     if (rank == 0) {
       operations = operations_of_nccl();
     }
@@ -495,16 +423,15 @@ int operations_of_reduction(const std::string& gpus) {
   return operations;
 }
 
-TEST_F(NcclPlaneTest, ranks_that_share_a_gpu_go_by_way_of_the_host) {
+TEST(NcclPlane, ranks_that_share_a_gpu_go_by_way_of_the_host) {
   EXPECT_EQ(operations_of_reduction("devices=1"), 0);
   EXPECT_EQ(operations_of_reduction("devices=2,mig=1"), 0);  // The fake is NCCL 2.28.9.
 }
 
-TEST_F(NcclPlaneTest, an_nccl_that_uses_gpu_0_for_all_ranks_is_warned_of) {
+TEST(NcclPlane, an_nccl_that_uses_gpu_0_for_all_ranks_is_warned_of) {
   for (const std::string version : {"22105", "22403"}) {
-    fake::set_nccl("version=" + version);
     ::testing::internal::CaptureStderr();
-    EXPECT_GT(operations_of_reduction("devices=2"), 0);
+    EXPECT_GT(operations_of_reduction("devices=2", "version=" + version), 0);
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(said.find("NCCL 2.21.5 takes about 0.5 GB of GPU 0") != std::string::npos,
               version == "22105")
@@ -512,13 +439,12 @@ TEST_F(NcclPlaneTest, an_nccl_that_uses_gpu_0_for_all_ranks_is_warned_of) {
   }
 }
 
-TEST_F(NcclPlaneTest, a_driver_without_uuids_has_gpus_told_apart_by_their_addresses) {
+TEST(NcclPlane, a_driver_without_uuids_has_gpus_told_apart_by_their_addresses) {
   EXPECT_GT(operations_of_reduction("devices=2,without=cuDeviceGetUuid_v2"), 0);
   // Slices differ in their UUIDs alone, which the first of these drivers tells.
-  fake::set_nccl("version=23000");
-  EXPECT_GT(operations_of_reduction("devices=2,mig=1"), 0);
-  fake::set_nccl("version=23000");
-  EXPECT_EQ(operations_of_reduction("devices=2,mig=1,without=cuDeviceGetUuid_v2"), 0);
+  EXPECT_GT(operations_of_reduction("devices=2,mig=1", "version=23000"), 0);
+  EXPECT_EQ(operations_of_reduction("devices=2,mig=1,without=cuDeviceGetUuid_v2", "version=23000"),
+            0);
 }
 
 }  // namespace
