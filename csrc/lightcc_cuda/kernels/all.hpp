@@ -9,6 +9,6 @@
 #define LIGHTCC_KERNELS_BY_ARGUMENTS(Bucket, Topk, Merge) \
   LIGHTCC_COPY_KERNELS(Bucket)                            \
   LIGHTCC_ALL_TOPK_KERNELS(Topk)                          \
-  LIGHTCC_ALL_MERGE_KERNELS(Merge)
+  LIGHTCC_MERGE_KERNELS(Merge)
 /// X(name, ...) for each kernel.
 #define LIGHTCC_ALL_KERNELS(X) LIGHTCC_KERNELS_BY_ARGUMENTS(X, X, X)

@@ -5,11 +5,10 @@
 
 namespace lightcc::cuda {
 
-/// The parts of a list (compression/topk/list_layout.hpp), wherever they lie.
+/// A list that parse_list() has checked, but for its header and counts.
 struct MergeList {
-  const u64* header;  ///< 16 bytes.
-  const u32* counts;
-  const i16* exponents;  ///< Null: plain values.
+  const u32* begins;     ///< Entries before each block of the wire format, and after the last.
+  const i16* exponents;  ///< For each block; null: plain values.
   const u16* offsets;
   const u8* values;
 };
@@ -20,14 +19,11 @@ inline constexpr u32 kMaxMergeLists = 64;
 struct MergeTensor {
   u64 first;       ///< Tiles of the sums before it in the table.
   u64 first_list;  ///< Lists of the sums before it; its own ones are in rank order.
-  u32* begins;     ///< Scratch: a word for each block of each of its lists.
-  u32* is_nan;     ///< 1: the sum is NaN. Becomes that if a list is not finite or damaged.
   u8* out;         ///< Any alignment.
   u64 elements;
-  u64 capacity;  ///< Entries that each list has room for.
   double postscale;
-  u32 num_lists;  ///< At most kMaxMergeLists; 0 where the sum is NaN anyway.
-  u32 dtype;      ///< DataType, of the lists and of the sum.
+  u32 num_lists;  ///< At most kMaxMergeLists.
+  u32 is_nan;     ///< 1: every element is NaN, as a list was not finite.
 };
 
 struct MergeArguments {
@@ -36,7 +32,7 @@ struct MergeArguments {
   u32 count;               ///< Tensors.
   u32 num_lists;           ///< Lists of all tensors.
 };
-static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 72 && sizeof(MergeList) == 40);
+static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 48 && sizeof(MergeList) == 32);
 
 inline constexpr u32 kMergeThreads = 256;
 /// Elements of a block of threads.
@@ -44,10 +40,5 @@ inline constexpr u32 kMergeTile = 4096;
 
 }  // namespace lightcc::cuda
 
-/// X(name, function, type), with a block for each tile of each sum; after
-/// lightcc_merge_begin, which has one for each list.
+/// X(name, function, type) for each kernel, with a block for each tile of each sum.
 #define LIGHTCC_MERGE_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_merge, merge)
-/// X(name, ...) for all of them.
-#define LIGHTCC_ALL_MERGE_KERNELS(X) \
-  X(lightcc_merge_begin)             \
-  LIGHTCC_MERGE_KERNELS(X)

@@ -57,9 +57,11 @@ class Merge {
     const auto view = parse_list(list, elements_, {.dtype = dtype_, .fp16 = fp16});
     ASSERT_TRUE(view.ok()) << view.status().message();
     views_.push_back(*view);
-    capacity_ = std::max(capacity_, view->count);
-    lists_.push_back({std::bit_cast<const u64*>(list.data()),
-                      std::bit_cast<const u32*>(view->counts),
+    std::vector<u32>& begins = begins_.emplace_back(1, 0);
+    for (std::size_t block = 0; block < view->num_blocks; ++block) {
+      begins.push_back(begins.back() + static_cast<u32>(view->block_count(block)));
+    }
+    lists_.push_back({begins.data(),
                       std::bit_cast<const i16*>(view->exponents),
                       std::bit_cast<const u16*>(view->offsets),
                       std::bit_cast<const u8*>(view->values)});
@@ -81,7 +83,6 @@ class Merge {
                                    .lists = lists.data(),
                                    .count = static_cast<u32>(rows.size()),
                                    .num_lists = static_cast<u32>(lists.size())};
-    testing::run(lightcc_merge_begin, arguments.num_lists, kMergeThreads, arguments, rng);
     const DataType dtype = merges.front()->dtype_;
     testing::run(kernel_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
   }
@@ -90,31 +91,18 @@ class Merge {
   void expect_bits_of_the_cpu(double postscale) {
     Region wanted(out_.size_bytes());
     EXPECT_TRUE(merge_lists(views_, wanted.bytes(), elements_, dtype_, postscale).ok());
-    EXPECT_EQ(is_nan_.front() != 0, any_non_finite(views_));
     EXPECT_EQ(out_, wanted);
   }
-  void expect_nan() {
-    EXPECT_EQ(is_nan_.front(), 1U);
-    for (std::size_t i = 0; i < elements_; ++i) {
-      ASSERT_TRUE(std::isnan(lightcc::testing::get(dtype_, out_.bytes(), i))) << i;
-    }
-  }
-
-  MergeList& first_list() { return lists_.front(); }
 
  private:
   MergeTensor row(double postscale) {
-    begins_.assign(views_.size() * topk_blocks(elements_), 0);
-    MergeTensor made{};
-    made.begins = begins_.data();
-    made.is_nan = is_nan_.data();
-    made.out = out_.data();
-    made.elements = elements_;
-    made.capacity = capacity_;
-    made.postscale = postscale;
-    made.num_lists = static_cast<u32>(lists_.size());
-    made.dtype = static_cast<u32>(dtype_);
-    return made;
+    return {.first = 0,
+            .first_list = 0,
+            .out = out_.data(),
+            .elements = elements_,
+            .postscale = postscale,
+            .num_lists = static_cast<u32>(lists_.size()),
+            .is_nan = any_non_finite(views_) ? 1U : 0U};
   }
 
   DataType dtype_;
@@ -122,9 +110,7 @@ class Merge {
   Region out_;
   std::vector<TopkListView> views_;
   std::vector<MergeList> lists_;
-  std::vector<u32> begins_;
-  std::vector<u32> is_nan_ = {0};  // On the heap, as a GPU has it.
-  std::size_t capacity_ = 0;
+  std::deque<std::vector<u32>> begins_;
 };
 
 TEST(CudaMerge, sums_of_plain_and_scaled_lists_have_the_bits_of_the_cpu) {
@@ -181,42 +167,6 @@ TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
       merge->expect_bits_of_the_cpu(0.5);
     }
   }
-}
-
-TEST(CudaMerge, damaged_lists_touch_nothing_outside) {
-  Rng rng(seed());
-  constexpr std::size_t kNumel = 9000;
-  const Buffer good = make_list(kNumel, 0.1, {.dtype = DataType::kFloat32}, rng);
-  const auto expect_nan_with = [&](const auto& damage) {
-    Buffer broken = good;
-    damage(broken);
-    Merge merge(DataType::kFloat32, kNumel, 0);
-    merge.add(good, false);
-    merge.first_list().header = std::bit_cast<const u64*>(broken.data());
-    merge.first_list().counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
-    merge.run(1.0, rng);
-    merge.expect_nan();
-  };
-  for (const u32 count : {65536U, 901U, 0xffffffffU, 0U}) {
-    LIGHTCC_TRACE(count);
-    expect_nan_with(
-        [&](Buffer& list) { std::memcpy(list.data() + kTopkHeaderBytes, &count, sizeof(count)); });
-  }
-  for (const std::size_t at : {0U, 5U, 8U}) {  // Magic, flags, count.
-    LIGHTCC_TRACE(at);
-    expect_nan_with([&](Buffer& list) { list[at] ^= std::byte{2}; });
-  }
-  // Offsets outside of the tile, where a search for its end sees good ones alone.
-  std::vector<u16> offsets(900, 65535);
-  for (std::size_t low = 0; low < offsets.size();) {
-    const std::size_t middle = low + (offsets.size() - low) / 2;
-    offsets[middle] = 1;
-    low = middle + 1;
-  }
-  Merge merge(DataType::kFloat32, kNumel, 0);
-  merge.add(good, false);
-  merge.first_list().offsets = offsets.data();
-  merge.run(1.0, rng);
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ int launches_of_bucket(const std::vector<std::size_t>& elements) {
 
 TEST(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_holds) {
   const int of_one = launches_of_bucket({800});
-  EXPECT_EQ(of_one, (17 + 4) * 4);  // Shards are packed and unpacked for NCCL, twice.
+  EXPECT_EQ(of_one, (16 + 4) * 4);  // Shards are packed and unpacked for NCCL, twice.
   std::vector<std::size_t> many;
   for (std::size_t i = 0; i < 40; ++i) {
     many.push_back(i % 4 == 0 ? 2 + i % 7 : 400 + i * 37 % 400);  // Some shards have no element.
