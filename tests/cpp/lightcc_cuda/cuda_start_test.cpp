@@ -14,24 +14,32 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
-#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::cuda_start_test {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
-void reduce(World& world, const Tensor& tensor, ReduceOp op) {
-  (void)value(run_one(world, tensor.in(OpType::kAllreduce, "t", op)));
+void reduce(World& world, const Tensor& tensor, ReduceOp op, bool compresses = false) {
+  Operation operation = tensor.in(OpType::kAllreduce, "t", op);
+  if (compresses) {
+    operation.request.signature.compression = CompressionSpec{};
+  }
+  (void)value(run_one(world, std::move(operation)));
+}
+
+/// Three hosts, all of whose tensors are large enough for compression.
+JobOptions options() {
+  JobOptions options = on_hosts({0, 1, 2});
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
 }
 
 TEST(CudaStart, all_streams_have_the_highest_priority) {
   fake::set_nccl("");
-  run_nccl_job(on_one_host(2), [](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    const Tensor tensor(framework, numbers_of(rank));
-    reduce(world, tensor, ReduceOp::kSum);     // By NCCL.
-    reduce(world, tensor, ReduceOp::kAdasum);  // By way of the host.
+  run_nccl_job_on_tensors(on_one_host(2), [](const RankOnGpu& on) {
+    reduce(on.world, on.tensor, ReduceOp::kSum);     // By NCCL.
+    reduce(on.world, on.tensor, ReduceOp::kAdasum);  // By way of the host.
     const std::map<int, int> streams = fake::streams_by_priority();
     ASSERT_EQ(streams.size(), 1U);
     EXPECT_EQ(streams.begin()->first, -5);
@@ -48,7 +56,7 @@ void compress_after_a_dense_tensor(World& world, int rank) {
   const int before = fake::modules_loaded();
   EXPECT_GT(before, 0);
   wait_for_all(world);
-  (void)topk_jobs::reduce(world, framework, numbers_of(rank, 4001), CompressionSpec{});
+  reduce(world, tensor, ReduceOp::kSum, true);
   reduce(world, tensor, ReduceOp::kAdasum);
   wait_for_all(world);
   EXPECT_EQ(fake::modules_loaded(), before);
@@ -57,7 +65,7 @@ void compress_after_a_dense_tensor(World& world, int rank) {
 
 TEST(CudaStart, kernels_are_loaded_once_with_the_first_tensor_of_a_gpu) {
   fake::set("");
-  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
+  run_gpu_job(options(), [](World& world, int rank) {
     compress_after_a_dense_tensor(world, rank);
     EXPECT_EQ(try_gpu(0).message(), "");
     EXPECT_EQ(fake::modules_loaded(), static_cast<int>(ptx_texts().size()));
@@ -66,9 +74,9 @@ TEST(CudaStart, kernels_are_loaded_once_with_the_first_tensor_of_a_gpu) {
 
 TEST(CudaStart, kernels_are_loaded_before_nccl_runs_anything) {
   fake::set_nccl("");
-  JobOptions options = topk_jobs::options();
-  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
-  run_nccl_job(std::move(options), [](World& world, int rank) {
+  JobOptions on_levels = options();
+  on_levels.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  run_nccl_job(std::move(on_levels), [](World& world, int rank) {
     const int before = fake::modules_loaded();
     wait_for_all(world);
     compress_after_a_dense_tensor(world, rank);

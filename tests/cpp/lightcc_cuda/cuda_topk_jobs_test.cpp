@@ -1,9 +1,12 @@
-// Top-k compressed all-reduces of the fake GPU's tensors between hosts of one rank: selected and
-// added up on the GPU, with the bits of host memory, and nothing but lists copied.
-#include <array>
+// Compressed all-reduces of the fake GPU's tensors: between hosts of one rank, by way of the host,
+// and on two levels with NCCL within hosts. They have the bits of host memory, and top-k selects
+// and adds up on the GPU, with nothing but lists copied.
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,75 +19,200 @@
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
-#include "lightcc_cuda/topk_jobs.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
+#include "lightcc_cuda/nccl_jobs.hpp"
 
 namespace lightcc::cuda::cuda_topk_jobs_test {
 namespace {
 
-using namespace testing;             // NOLINT(google-build-using-namespace)
-using namespace testing::topk_jobs;  // NOLINT(google-build-using-namespace)
+using namespace testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int kRanks = 3;
+constexpr std::size_t kCount = 4001;
 
-/// What ranks have after a training where all tensors are in host memory.
-ByRank expected_of(const JobOptions& job, const CompressionSpec& spec) {
-  return trained_on_hosts(
-      job, [&](World& world, int rank) { return topk_jobs::train(world, rank, nullptr, spec); });
+/// All tensors are large enough for compression.
+JobOptions options(const std::vector<int>& hosts = {0, 1, 2}) {
+  JobOptions options = on_hosts(hosts);
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
 }
 
-// Ways to compress that have something of their own on GPUs, and one that has not.
+/// Two hosts of two ranks, and NCCL within each.
+JobOptions on_nccl() {
+  JobOptions on_levels = options({0, 0, 1, 1});
+  on_levels.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  return on_levels;
+}
+
+Operation compressed(Operation operation, const CompressionSpec& spec = {}) {
+  operation.request.signature.compression = spec;
+  return operation;
+}
+
+constexpr int kSteps = 6;
+
+/// Reduces tensors in one bucket in each step; with a framework on its GPU, but for every third
+/// step. One step is skipped, as an input of rank 1 has an infinity. Returns the results of all, in
+/// which NaNs become numbers that can be compared. The last tensor is too small for a shard on each
+/// rank.
+std::vector<Numbers> train(World& world,
+                           int rank,
+                           const Framework* framework,
+                           const CompressionSpec& spec = {},
+                           std::uint32_t process_set = 0) {
+  std::vector<Numbers> results;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Numbers> data = {
+        numbers_of(rank + step, kCount), numbers_of(rank, 300), numbers_of(rank, 5)};
+    if (step == 4 && rank == 1) {
+      data.front().back() = std::numeric_limits<float>::infinity();
+    }
+    std::vector<Operation> operations;
+    std::vector<Tensor> tensors;
+    tensors.reserve(data.size());
+    for (Numbers& numbers : data) {
+      const std::string name = "t" + std::to_string(operations.size());
+      Operation operation = compressed(operation_on(OpType::kAllreduce, name, numbers), spec);
+      operation.request.signature.process_set = process_set;
+      if (framework != nullptr && step % 3 != 0) {
+        operation = tensors.emplace_back(*framework, numbers).put(std::move(operation));
+      }
+      operations.push_back(std::move(operation));
+    }
+    (void)value(run_together(world, std::move(operations)));
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
+      for (float& number : result) {
+        number = std::isnan(number) ? -1e30F : number;
+      }
+    }
+  }
+  return results;
+}
+
+using ByRank = std::vector<std::vector<Numbers>>;
+
+/// What ranks have after a training where all tensors are in host memory.
+ByRank expected_of(const JobOptions& job, const CompressionSpec& spec = {}) {
+  ByRank results(static_cast<std::size_t>(job.size));
+  run_job(job, [&](World& world, int rank) {
+    results[static_cast<std::size_t>(rank)] = train(world, rank, nullptr, spec);
+  });
+  return results;
+}
+
+/// Reduces a tensor of the GPU once. Returns the result.
+Numbers reduce(World& world,
+               const Framework& framework,
+               const Numbers& numbers,
+               const CompressionSpec& spec) {
+  const Tensor tensor(framework, numbers);
+  (void)value(run_one(world, compressed(tensor.in(OpType::kAllreduce, "t"), spec)));
+  return tensor.read();
+}
+
 class CudaCompression : public ::testing::TestWithParam<CompressionSpec> {};
 INSTANTIATE_TEST_SUITE_P(All,
                          CudaCompression,
                          ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
                                            CompressionSpec{
                                                .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
-                                           CompressionSpec{.ratio = 0.05, .exact = true},
-                                           CompressionSpec{.compressor = Compressor::kInt8}));
+                                           CompressionSpec{.ratio = 0.4, .exact = true},
+                                           CompressionSpec{.ratio = 1.0},
+                                           CompressionSpec{.compressor = Compressor::kInt8},
+                                           CompressionSpec{.compressor = Compressor::kInt4}));
 
 TEST_P(CudaCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
-  for (const std::vector<int>& hosts : {std::vector{0, 1, 2}, std::vector{0, 0, 1, 1}}) {
-    JobOptions job = options();
-    job.size = static_cast<int>(hosts.size());
-    job.hosts = hosts;
-    ByRank expected = expected_of(job, GetParam());
+  const CompressionSpec& spec = GetParam();
+  for (const auto& [job, by_nccl] : {std::pair{options(), false},
+                                     std::pair{options({0, 0, 1, 1}), false},
+                                     std::pair{on_nccl(), true}}) {
+    const ByRank expected = expected_of(job, spec);
+    const auto body = [&](World& world, int rank) {
+      const Framework framework(by_nccl ? world.topology().local_rank : 0);
+      EXPECT_EQ(train(world, rank, &framework, spec), expected[static_cast<std::size_t>(rank)]);
+      const CompressionCounters counted = world.stats().compression;
+      // Less those of the warm-up, that travel in another way, and of ranks without a shard.
+      EXPECT_GT(counted.tensors, 2U * kSteps);
+      EXPECT_LT(counted.on_device, counted.tensors);
+      // Staged on two levels, they are shards of the host's memory. Three hosts send no lists of
+      // so many elements.
+      const bool may_be = by_nccl || (job.size == kRanks && spec.ratio < 0.4);
+      const bool is_of_gpus = spec.compressor == Compressor::kTopk && spec.ratio < 1.0;
+      EXPECT_EQ(counted.on_device > 0, may_be && is_of_gpus);
+    };
     fake::set("delay_us=100");
-    run_gpu_job(job, [&](World& world, int rank) {
-      const Framework framework;
-      EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), of(expected, rank));
-      // Two tensors in four steps, less those of the warm-up that travel in another way.
-      const bool on_device = GetParam().compressor == Compressor::kTopk && hosts.size() == 3;
-      EXPECT_GT(world.stats().compression.tensors, 0U);
-      EXPECT_LT(world.stats().compression.on_device, world.stats().compression.tensors);
-      EXPECT_GE(world.stats().compression.on_device, on_device ? 4U : 0U);
-    });
+    by_nccl ? run_nccl_job(job, body) : run_gpu_job(job, body);
   }
 }
 
-TEST(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
-  std::vector<std::size_t> sizes = {400};
-  std::array<int, 2> launches{};
-  for (int& counted : launches) {
-    run_gpu_job(options(), [&](World& world, int rank) {
-      const Framework framework;
-      const int all = launches_of_bucket(world, rank, framework, sizes);
-      EXPECT_EQ(world.stats().compression.on_device, 2 * sizes.size());
-      if (rank == 0) {
-        counted = all;
-      }
-    });
-    for (std::size_t i = 1; i < 40; ++i) {
-      sizes.push_back(400 + i * 37 % 400);
+TEST(CudaTopkJobs, shards_of_nccl_have_lists_alone_copied) {
+  const auto body = [](const RankOnGpu& on) {
+    ASSERT_TRUE(run_one(on.world, compressed(on.tensor.in(OpType::kAllreduce, "t"))).ok());
+    wait_for_all(on.world);
+    const CompressionCounters counted = on.world.stats().compression;
+    // Two hosts use each GPU of the fake driver.
+    EXPECT_EQ(fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host,
+              4 * (counted.sent_bytes + sizeof(TopkProgress)));
+    EXPECT_EQ(counted.sent_bytes, 16 + 4 + 200 * 6U);
+    EXPECT_EQ(counted.tensors, 1U);
+    EXPECT_EQ(counted.on_device, 1U);
+    wait_for_all(on.world);
+  };
+  run_nccl_job_on_tensors(on_nccl(), body, 40000);
+}
+
+/// Launches of all ranks together, when each reduces a bucket for the second time.
+int launches_of_bucket(bool by_nccl, const std::vector<std::size_t>& sizes) {
+  std::atomic<int> launches = 0;
+  const auto body = [&](World& world, int rank) {
+    const Framework framework(by_nccl ? world.topology().local_rank : 0);
+    std::vector<Tensor> tensors;
+    tensors.reserve(sizes.size());
+    for (const std::size_t size : sizes) {
+      tensors.emplace_back(framework, numbers_of(rank, size));
     }
+    for (int step = 0; step < 2; ++step) {
+      std::vector<Operation> operations;
+      for (const Tensor& tensor : tensors) {
+        const std::string name = "t" + std::to_string(operations.size());
+        operations.push_back(compressed(tensor.in(OpType::kAllreduce, name, ReduceOp::kAverage)));
+      }
+      wait_for_all(world);
+      launches = -fake::launches();
+      wait_for_all(world);
+      (void)value(run_together(world, std::move(operations)));
+    }
+    wait_for_all(world);
+    if (rank == 0) {
+      launches += fake::launches();
+    }
+    EXPECT_GT(world.stats().compression.on_device, 0U);
+    wait_for_all(world);
+  };
+  by_nccl ? run_nccl_job(on_nccl(), body) : run_gpu_job(options(), body);
+  return launches;
+}
+
+TEST(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
+  std::vector<std::size_t> many;
+  std::vector<std::size_t> some_without_a_shard;
+  for (std::size_t i = 0; i < 40; ++i) {
+    many.push_back(400 + i * 37 % 400);
+    some_without_a_shard.push_back(i % 4 == 0 ? 2 + i % 7 : many.back());
   }
-  EXPECT_EQ(launches[0], 16 * kRanks);  // A step of float32 makes so many.
-  EXPECT_EQ(launches[1], launches[0]);
+  // A step of float32 makes 16. For NCCL shards are packed and unpacked, twice.
+  EXPECT_EQ(launches_of_bucket(false, {400}), 16 * kRanks);
+  EXPECT_EQ(launches_of_bucket(false, many), 16 * kRanks);
+  EXPECT_EQ(launches_of_bucket(true, {800}), (16 + 4) * 4);
+  EXPECT_EQ(launches_of_bucket(true, some_without_a_shard), (16 + 4) * 4);
 }
 
 // It needs no other rank's consent.
 TEST(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_host) {
-  ByRank expected = expected_of(options(), {});
+  const ByRank expected = expected_of(options());
   std::atomic<std::uint64_t> on_device = 0;
   run_gpu_job(options(), [&](World& world, int rank) {
     const Framework framework;
@@ -94,28 +222,20 @@ TEST(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_host
       fake::set("fail=cuMemAllocAsync:2:1");  // For a residual.
     }
     wait_for_all(world);
-    std::vector<Numbers> results = topk_jobs::train(world, rank, &framework, {});
-    EXPECT_EQ(results, of(expected, rank));
+    EXPECT_EQ(train(world, rank, &framework), expected[static_cast<std::size_t>(rank)]);
     on_device += world.stats().compression.on_device;
   });
-  EXPECT_LT(on_device, 8U * kRanks);
+  EXPECT_LT(on_device, 12U * kRanks);
   EXPECT_GT(on_device, 0U);
 }
 
 TEST(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
   run_gpu_job(options(), [](World& world, int rank) {
     const Framework framework;
-    Numbers expected(kCount);
-    for (int other = 0; other < kRanks; ++other) {
-      const Numbers numbers = numbers_of(other, kCount);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        expected[i] += numbers[i] * (other == 1 ? 1.0F : 2.0F);
-      }
-    }
-    Numbers got = topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+    const Numbers expected = sums_of({0, 0, 1, 2, 2}, kCount);
+    Numbers got = reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
     if (rank != 1) {
-      const Numbers rest =
-          topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 1.0});
+      const Numbers rest = reduce(world, framework, numbers_of(rank, kCount), {.ratio = 1.0});
       for (std::size_t i = 0; i < kCount; ++i) {
         got[i] += rest[i];
       }
@@ -134,8 +254,7 @@ TEST(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
     const Tensor tensors[] = {Tensor(first, data), Tensor(second, data)};
     std::vector<Operation> operations;
     for (const char* const name : {"t0", "t1"}) {
-      operations.push_back(tensors[operations.size()].in(OpType::kAllreduce, name));
-      operations.back().request.signature.compression = CompressionSpec{};
+      operations.push_back(compressed(tensors[operations.size()].in(OpType::kAllreduce, name)));
     }
     (void)value(run_together(world, std::move(operations)));
     EXPECT_EQ(tensors[0].read(), tensors[1].read());
@@ -148,26 +267,22 @@ TEST(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
     const Framework framework;
     const Numbers numbers = numbers_of(rank, kCount);
     const CompressionSpec spec{.ratio = 0.02};
-    topk_jobs::reduce(world, framework, numbers, spec);
+    reduce(world, framework, numbers, spec);
     const auto saved = world.save_compression();
     ASSERT_TRUE(saved.ok()) << saved.status().message();
     ASSERT_EQ(saved->size(), 1U);
-    const Numbers second = topk_jobs::reduce(world, framework, numbers, spec);
+    const Numbers second = reduce(world, framework, numbers, spec);
     // Twice as much of everything, and the same once more.
     ASSERT_TRUE(world.load_compression(saved->front()).ok());
     ASSERT_TRUE(world.scale_compression(2.0, 0, {saved->front().name}).ok());
-    Numbers doubled = numbers;
-    for (float& number : doubled) {
-      number *= 2.0F;
-    }
-    Numbers expected = second;
-    for (float& number : expected) {
-      number *= 2.0F;
-    }
-    EXPECT_EQ(topk_jobs::reduce(world, framework, doubled, spec), expected);
+    const auto twice = [](Numbers doubled) {
+      std::ranges::transform(doubled, doubled.begin(), [](float number) { return 2 * number; });
+      return doubled;
+    };
+    EXPECT_EQ(reduce(world, framework, twice(numbers), spec), twice(second));
     ASSERT_TRUE(world.scale_compression(0.5, 0, {saved->front().name}).ok());
     ASSERT_TRUE(world.load_compression(saved->front()).ok());
-    EXPECT_EQ(topk_jobs::reduce(world, framework, numbers, spec), second);
+    EXPECT_EQ(reduce(world, framework, numbers, spec), second);
     EXPECT_EQ(world.stats().compression.on_device, 4U);
   });
 }
@@ -179,9 +294,9 @@ TEST(CudaTopkJobs, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
   run_gpu_job(with_a_set, [](World& world, int rank) {
     const Framework framework;
     if (rank != 1) {
-      topk_jobs::train(world, rank / 2, &framework, {}, 1);
+      train(world, rank / 2, &framework, {}, 1);
       EXPECT_GT(world.stats().compression.on_device, 0U);
-      EXPECT_EQ(world.save_compression()->size(), 2U);
+      EXPECT_EQ(world.save_compression()->size(), 3U);
     }
     wait_for_all(world);
     Operation removal = bare(OpType::kRemoveProcessSet);
@@ -198,9 +313,7 @@ TEST(CudaTopkJobs, a_call_that_fails_ends_the_world_with_its_name) {
     const Framework framework;
     const Tensor tensor(framework, numbers_of(rank, kCount));
     const auto reduce = [&] {
-      Operation operation = tensor.in(OpType::kAllreduce, "t");
-      operation.request.signature.compression = CompressionSpec{};
-      return run_one(world, std::move(operation)).status();
+      return run_one(world, compressed(tensor.in(OpType::kAllreduce, "t"))).status();
     };
     EXPECT_TRUE(reduce().ok());
     wait_for_all(world);

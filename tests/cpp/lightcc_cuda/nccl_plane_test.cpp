@@ -26,7 +26,6 @@
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
-#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::nccl_plane_test {
 namespace {
@@ -143,10 +142,17 @@ TEST(NcclPlane, process_sets_come_and_go) {
   });
 }
 
+/// On levels between which shards may be compressed.
+JobOptions on_compressing_levels() {
+  JobOptions options = on_levels(on_hosts({0, 0, 1, 1}));
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
+}
+
 // By NCCL alone, on two levels, and on levels between which shards are compressed.
 TEST(NcclPlane, a_rank_that_has_joined_contributes_zeros) {
   for (const bool compresses : {false, true}) {
-    for (const JobOptions& options : {on_one_host(4), topk_jobs::options_on_levels()}) {
+    for (const JobOptions& options : {on_one_host(4), on_compressing_levels()}) {
       run_nccl_job_on_tensors(options, [&](const RankOnGpu& on) {
         if (on.rank != 1) {
           Operation operation = on.tensor.in(OpType::kAllreduce, "t");
@@ -231,7 +237,7 @@ std::vector<Status> errors_of(const Trouble& trouble) {
 }
 
 TEST(NcclPlane, a_failure_ends_the_world_on_all_ranks) {
-  const JobOptions levels = on_levels(on_hosts({0, 0, 1, 1}));
+  const JobOptions levels = on_compressing_levels();
   JobOptions patient = on_one_host(2);
   patient.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.5; };
   const std::string failed = "error of the fake NCCL (NCCL error 3)";
@@ -245,11 +251,7 @@ TEST(NcclPlane, a_failure_ends_the_world_on_all_ranks) {
            Trouble{levels, failed, "fail=ncclAllGather:3:7"},
            Trouble{levels, "cuMemcpyDtoHAsync", "", "devices=4,fail=cuMemcpyDtoHAsync_v2:2:3"},
            Trouble{levels, "cuMemcpyHtoDAsync", "", "devices=4,fail=cuMemcpyHtoDAsync_v2:2:3"},
-           Trouble{topk_jobs::options_on_levels(),
-                   failed,
-                   "fail=ncclReduceScatter:3:6",
-                   "devices=4",
-                   CompressionSpec{}},
+           Trouble{levels, failed, "fail=ncclReduceScatter:3:6", "devices=4", CompressionSpec{}},
        }) {
     const bool is_a_call = (trouble.nccl + trouble.gpus).find("fail=") != std::string::npos;
     for (const Status& status : errors_of(trouble)) {
