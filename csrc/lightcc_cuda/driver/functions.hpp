@@ -55,6 +55,7 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 inline constexpr Option kCaptureModeRelaxed = 2;
 
+#define LIGHTCC_XYZ unsigned, unsigned, unsigned
 // Member, symbol, arguments; all return a Code. The symbols are those that the library exports,
 // which cuda.h's macros append "_v2" to. Every driver for CUDA 11.2 and newer has all of them.
 #define LIGHTCC_CUDA_FUNCTIONS(X)                                                              \
@@ -107,17 +108,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(get_function, cuModuleGetFunction, (FunctionHandle**, ModuleHandle*, const char*))         \
   X(launch,                                                                                    \
     cuLaunchKernel,                                                                            \
-    (FunctionHandle*,                                                                          \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     unsigned,                                                                                 \
-     StreamHandle*,                                                                            \
-     void**,                                                                                   \
-     void**))
+    (FunctionHandle*, LIGHTCC_XYZ, LIGHTCC_XYZ, unsigned, StreamHandle*, void**, void**))
 
 // The same, of which an older driver lacks some: CUDA 11.4 and 12.4 brought these.
 #define LIGHTCC_CUDA_LATER_FUNCTIONS(X)               \

@@ -1,7 +1,7 @@
 // Arguments of the kernels of bucket.cu.
 #pragma once
 
-#include "lightcc_cuda/kernels/integers.hpp"
+#include "lightcc_cuda/kernels/indices.hpp"
 
 namespace lightcc::cuda {
 

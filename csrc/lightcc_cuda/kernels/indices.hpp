@@ -1,10 +1,18 @@
-// Where things lie, as functions that the tests call without a GPU. All elements are counted in 64
-// bits: buckets may have more than 2^31 of them.
+// Integers by their bits, the same in kernels and in what launches them, and where things lie, as
+// functions that the tests call without a GPU. All elements are counted in 64 bits: buckets may
+// have more than 2^31 of them.
 #pragma once
 
-#include "lightcc_cuda/kernels/integers.hpp"
-
 namespace lightcc::cuda {
+
+using u8 = __UINT8_TYPE__;
+using u16 = __UINT16_TYPE__;
+using u32 = __UINT32_TYPE__;
+using u64 = __UINT64_TYPE__;
+using i16 = __INT16_TYPE__;
+static_assert(sizeof(void*) == 8 && sizeof(u64) == 8 && sizeof(u32) == 4);
+
+inline constexpr u32 kWarpLanes = 32;
 
 template <typename T>
 constexpr T min_of(T a, T b) {
@@ -64,3 +72,13 @@ constexpr bool is_aligned(u64 address, u64 bytes) {
 }
 
 }  // namespace lightcc::cuda
+
+/// X(kernel_f32, ..., type) for each type of elements, and of lanes (elements.hpp).
+#define LIGHTCC_OF_ELEMENTS(X, kernel, function) \
+  X(kernel##_f32, function, Float32)             \
+  X(kernel##_f64, function, Float64)             \
+  X(kernel##_f16, function, Float16)             \
+  X(kernel##_bf16, function, Bfloat16)
+#define LIGHTCC_OF_LANES(X, kernel, function) \
+  X(kernel##_f32, function, float)            \
+  X(kernel##_f64, function, double)

@@ -11,7 +11,7 @@
 // - No arithmetic is contracted; division, square roots and conversions are IEEE's.
 #pragma once
 
-#include "lightcc_cuda/kernels/integers.hpp"
+#include "lightcc_cuda/kernels/indices.hpp"
 
 #if defined(LIGHTCC_CUDA_SIMULATOR)
 #include "lightcc_cuda/simulator/device.hpp"

@@ -19,7 +19,7 @@
 // (compression/topk/list_layout.hpp), values where they are if it is full, until pack moves them.
 #pragma once
 
-#include "lightcc_cuda/kernels/integers.hpp"
+#include "lightcc_cuda/kernels/indices.hpp"
 
 namespace lightcc::cuda {
 

@@ -19,10 +19,6 @@ constexpr Duration kPatience = std::chrono::milliseconds(100);
 constexpr Duration kResolution = std::chrono::nanoseconds(500);
 constexpr double kFloatSteps = 16'777'216.0;  // 2^24: a float has as many between two powers of 2.
 
-Duration distance(TimePoint one, TimePoint other) {
-  return one < other ? other - one : one - other;
-}
-
 }  // namespace
 
 Result<Duration> time_between(const Driver& driver, EventHandle* first, EventHandle* last) {
@@ -84,7 +80,7 @@ Status GpuClock::learn_drift(const Anchor& next) {
   }
   LIGHTCC_ASSIGN_OR_RETURN(const Duration passed,
                            time_between(driver_, anchor_->event.get(), next.event.get()));
-  const Duration off = distance(anchor_->at + passed, next.at);
+  const Duration off = std::chrono::abs(anchor_->at + passed - next.at);
   drift_ = std::max(drift_, off - anchor_->half_width - next.half_width);
   return {};
 }

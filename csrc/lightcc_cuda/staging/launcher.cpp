@@ -81,12 +81,8 @@ Status Launcher::serve_gpu() {
   const Result<SharedKernels> kernels = shared_kernels(context);
   Packer packer(driver, kernels.ok() ? kernels->get() : nullptr);
   TopkSite topk(driver, pinned, kernels);
-  const GpuSite site{.context = context,
-                     .driver = driver,
-                     .stream = stream,
-                     .pinned = pinned,
-                     .packer = packer,
-                     .topk = topk};
+  const GpuSite site{
+      .context = context, .stream = stream, .pinned = pinned, .packer = packer, .topk = topk};
   GpuRows rows(driver, device_, row_);
   serve_jobs([&](const Job& job) {
     std::unique_ptr<OpenSpan> span = rows.begin(job.traced, stream.get());
@@ -163,7 +159,8 @@ Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& 
   LIGHTCC_RETURN_IF_ERROR(launcher->run([&](const GpuSite& gpu) -> Status {
     context = &gpu.context;
     LIGHTCC_ASSIGN_OR_RETURN(
-        memory, allocate_in_order(gpu.driver, bytes, gpu.stream.get(), std::move(last_stream)));
+        memory,
+        allocate_in_order(context->driver(), bytes, gpu.stream.get(), std::move(last_stream)));
     return {};
   }));
   std::byte* const first = memory.get();

@@ -29,7 +29,6 @@ namespace lightcc::cuda {
 /// What a job works with.
 struct GpuSite {
   const Context& context;
-  const Driver& driver;
   const Stream& stream;
   PinnedPool& pinned;
   Packer& packer;

@@ -94,12 +94,10 @@ class CudaTopkKernels final : public CompressionKernels {
     if (numel == 0) {
       return host_kernels().make_state(dtype, numel);
     }
-    auto shard = std::make_shared<TopkShard>();
-    shard->dtype = dtype;
-    shard->numel = numel;
-    return state_with(std::move(shard), [](const GpuSite& gpu, TopkShard& made) {
-      return gpu.topk.make(made, gpu.stream.get());
-    });
+    SavedShard zeros;
+    zeros.dtype = dtype;
+    zeros.numel = numel;
+    return state_of(zeros);
   }
 
   Result<std::unique_ptr<ShardResidual>> load_state(std::span<const std::byte> saved) override {
@@ -107,12 +105,7 @@ class CudaTopkKernels final : public CompressionKernels {
     if (parsed.numel == 0) {
       return host_kernels().load_state(saved);
     }
-    auto shard = std::make_shared<TopkShard>();
-    shard->dtype = parsed.dtype;
-    shard->numel = parsed.numel;
-    return state_with(std::move(shard), [&](const GpuSite& gpu, TopkShard& made) {
-      return gpu.topk.load_shard(made, parsed, gpu.stream.get());
-    });
+    return state_of(parsed);
   }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
@@ -186,10 +179,10 @@ class CudaTopkKernels final : public CompressionKernels {
   }
 
  private:
-  Result<std::unique_ptr<ShardResidual>> state_with(
-      std::shared_ptr<TopkShard> shard,
-      const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
-    const Status begun = to_host_->run([&](const GpuSite& gpu) { return begin(gpu, *shard); });
+  Result<std::unique_ptr<ShardResidual>> state_of(const SavedShard& saved) {
+    auto shard = std::make_shared<TopkShard>();
+    const Status begun = to_host_->run(
+        [&](const GpuSite& gpu) { return gpu.topk.load_shard(*shard, saved, gpu.stream.get()); });
     if (!begun.ok()) {
       const MutexLock lock(mutex_);
       objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();

@@ -19,13 +19,6 @@ Result<Address> TopkSite::scratch(std::size_t bytes, StreamHandle* stream) {
   return gpu_address(scratch_.get());
 }
 
-Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
-  LIGHTCC_RETURN_IF_ERROR(kernels_.status());
-  const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
-  LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_zeros(driver_, bytes, stream));
-  return {};
-}
-
 Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
   const std::size_t bytes = 2 * detail::lanes_bytes(shard);
   LIGHTCC_ASSIGN_OR_RETURN(shard.velocity, allocate_zeros(driver_, bytes, stream));
@@ -33,10 +26,17 @@ Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
 }
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream) {
-  LIGHTCC_RETURN_IF_ERROR(make(shard, stream));
+  LIGHTCC_RETURN_IF_ERROR(kernels_.status());
+  shard.dtype = saved.dtype;
+  shard.numel = saved.numel;
   shard.step = saved.step;
   shard.forecast = saved.forecast;
   shard.has_velocity = saved.has_velocity;
+  const std::size_t bytes = detail::kLanesAt + 2 * detail::lanes_bytes(shard);
+  LIGHTCC_ASSIGN_OR_RETURN(shard.memory, allocate_zeros(driver_, bytes, stream));
+  if (saved.residual.empty()) {
+    return {};
+  }
   TopkProgress progress{};
   progress.forecast = {saved.forecast.threshold, saved.forecast.ideal, saved.forecast.k};
   progress.step = saved.step;

@@ -93,8 +93,7 @@ class TopkSite {
 
   // Errors of all: kSystem; kUnimplemented, the driver does not load the kernels.
 
-  /// A residual of zero, or the saved one.
-  Status make(TopkShard& shard, StreamHandle* stream);
+  /// Makes a shard of what was saved; without a residual, that is zero.
   Status load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream);
   /// Appends what HostResidual::save() would. kInternal: the GPU is not where the host thinks it
   /// is.

@@ -156,8 +156,9 @@ class Figures : public ::testing::Test {
     const Result<SharedKernels> kernels = shared_kernels(context_);
     TopkSite site(driver_, pinned, kernels);
     const auto shard = std::make_shared<TopkShard>();
-    shard->numel = elements;
-    must(site.make(*shard, stream_.get()));
+    SavedShard zeros;
+    zeros.numel = elements;
+    must(site.load_shard(*shard, zeros, stream_.get()));
     const TopkRequest request{.k = listed.size(),
                               .capacity = topk_capacity(listed.size(), elements)};
     std::vector<std::byte> list(max_list_bytes(elements, request.capacity, {}));
