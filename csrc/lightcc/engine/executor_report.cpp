@@ -1,5 +1,4 @@
 // What the executor counts, learns and says of the buckets that it runs: (executor.hpp)
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <limits>
