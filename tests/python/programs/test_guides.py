@@ -67,6 +67,7 @@ NOT_RUN_PYTHON = {
     "mpi4py": "test_mpi_communicators.py has MPI and its communicators",
     "lightcc.tensorflow": "tensorflow/test_tensorflow_elastic.py has TensorFlow and its states",
     "import keras": "tensorflow/test_keras_example.py runs such a program",
+    "import cupy": "needs a GPU; gpu/test_gpu_operations.py has arrays of CuPy",
 }
 
 TRAIN = """
