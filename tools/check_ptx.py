@@ -35,7 +35,6 @@ BUDGETS = {
     "lightcc_copy_": 40,
     "lightcc_merge_": 48,
     "lightcc_topk_begin_": 24,
-    "lightcc_topk_commit": 24,
     "lightcc_topk_count_f64": 84,
     "lightcc_topk_count_": 72,
     "lightcc_topk_descend_": 24,

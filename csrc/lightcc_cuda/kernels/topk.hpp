@@ -13,7 +13,6 @@
 //   encode                   values as float16 with a power of two for each block, where asked
 //   measure                  a sample of what came in, and of the residual
 //   pack                     all lists together, as they travel, and what became of each tensor
-//   commit                   swaps the residuals, in the next step, where no list was not finite
 //
 // They are as many for a table of tensors as for one. A list has the parts of the wire format
 // (compression/topk/list_layout.hpp), values where they are if it is full, until pack moves them.
@@ -58,12 +57,12 @@ inline constexpr u64 kTopkFlagScales = 2;
 
 enum class TopkPath : u32 { kEverything, kForecast, kExact };
 
-/// What a tensor's kernels tell one another, in device memory. Zeros before the first step.
+/// What a tensor's kernels tell one another, in device memory.
 struct TopkProgress {
-  // Committed.
+  // As in the row.
   TopkForecastBits forecast;
   u64 step;
-  u32 current;  ///< Which of the two residuals (and velocities) is committed.
+  u32 current;
 
   // The step at hand.
   TopkPath path;
@@ -106,6 +105,10 @@ struct TopkTensor {
   u64 k;
   u64 capacity;
   double momentum;
+  // As committed.
+  TopkForecastBits forecast;
+  u64 step;         ///< Steps before this one.
+  u32 current;      ///< Which of the two residuals (and velocities) is; the other one is written.
   u32 exact;        ///< Exactly k entries.
   u32 dtype;        ///< DataType.
   u32 parts;        ///< Blocks of threads that share it in sample, count and pack.
@@ -122,7 +125,7 @@ struct TopkArguments {
   u32 round;              ///< For select.
 };
 static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
-              sizeof(TopkTensor) == 184);
+              sizeof(TopkTensor) == 224);
 
 }  // namespace lightcc::cuda
 
@@ -144,5 +147,4 @@ static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
   LIGHTCC_TOPK_THRESHOLD_KERNELS(X) \
   LIGHTCC_TOPK_ENCODE_KERNELS(X)    \
   LIGHTCC_TOPK_MEASURE_KERNELS(X)   \
-  X(lightcc_topk_pack)              \
-  X(lightcc_topk_commit)
+  X(lightcc_topk_pack)

@@ -4,15 +4,8 @@
 
 namespace lightcc::cuda {
 
-/// What compression/kernels/float_types.hpp says about exponents.
-template <typename Lane>
-struct ScaleLimits {
-  static constexpr int kMin = sizeof(Lane) == 4 ? -125 : -1000;
-  static constexpr int kMax = sizeof(Lane) == 4 ? 113 : 1009;
-};
-
-/// The exponent that brings `largest` to [2^14, 2^15]. Those of subnormal numbers are too low
-/// either way.
+/// The exponent that brings `largest` to [2^14, 2^15], within the limits of
+/// compression/kernels/float_types.hpp. Those of subnormal numbers are too low either way.
 template <typename Lane>
 LIGHTCC_DEVICE_MEMBER int exponent_for(typename KeyOf<Lane>::Type largest) {
   if (largest == 0) {
@@ -20,7 +13,8 @@ LIGHTCC_DEVICE_MEMBER int exponent_for(typename KeyOf<Lane>::Type largest) {
   }
   const int exponent =
       static_cast<int>(largest >> KeyOf<Lane>::kFractionBits) - KeyOf<Lane>::kBias - 14;
-  return max_of(ScaleLimits<Lane>::kMin, min_of(exponent, ScaleLimits<Lane>::kMax));
+  constexpr bool kIsFloat = sizeof(Lane) == 4;
+  return max_of(kIsFloat ? -125 : -1000, min_of(exponent, kIsFloat ? 113 : 1009));
 }
 
 /// A block of threads for each tile; the first of each block of the wire format has work.

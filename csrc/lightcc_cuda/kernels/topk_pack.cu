@@ -21,20 +21,6 @@ struct PackedList {
         end(values + t.header[1] * t.value_bytes) {}
 };
 
-/// What the blocks of a tensor copy together, 2 bytes at a time: lists are aligned to no more.
-struct PackingBlock {
-  u64 part;
-  u64 parts;
-
-  LIGHTCC_DEVICE_MEMBER void copy(const void* from, u8* to, u64 bytes) const {
-    const auto* const source = static_cast<const u16*>(from);
-    for (u64 i = part * kTopkThreads + thread_index(); i < bytes / sizeof(u16);
-         i += parts * kTopkThreads) {
-      reinterpret_cast<u16*>(to)[i] = source[i];
-    }
-  }
-};
-
 LIGHTCC_KERNEL(kTopkThreads, 4) lightcc_topk_pack(const TopkArguments a) {
   static_assert(kMaxTopkTensors <= kTopkThreads);
   constexpr u32 kWords = sizeof(TopkProgress) / sizeof(u64);
@@ -54,13 +40,20 @@ LIGHTCC_KERNEL(kTopkThreads, 4) lightcc_topk_pack(const TopkArguments a) {
   sync_block();
   u8* const to = a.packed + lengths[0] * kTopkPackAlignment;
   const PackedList list(t);
-  const PackingBlock block{block_index() - t.first_part, t.parts};
-  block.copy(t.header, to, PackedList::kCounts);
-  block.copy(t.counts, to + PackedList::kCounts, list.exponents - PackedList::kCounts);
-  block.copy(t.exponents, to + list.exponents, list.offsets - list.exponents);
-  block.copy(t.offsets, to + list.offsets, list.values - list.offsets);
-  block.copy(t.values, to + list.values, list.end - list.values);
-  if (block.part == 0 && thread_index() < kWords) {
+  const u64 part = block_index() - t.first_part;
+  // The blocks of a tensor copy together, 2 bytes at a time: lists are aligned to no more.
+  const auto copy = [&](const void* from, u64 begin, u64 end) {
+    for (u64 i = part * kTopkThreads + thread_index(); i < (end - begin) / sizeof(u16);
+         i += t.parts * kTopkThreads) {
+      reinterpret_cast<u16*>(to + begin)[i] = static_cast<const u16*>(from)[i];
+    }
+  };
+  copy(t.header, 0, PackedList::kCounts);
+  copy(t.counts, PackedList::kCounts, list.exponents);
+  copy(t.exponents, list.exponents, list.offsets);
+  copy(t.offsets, list.offsets, list.values);
+  copy(t.values, list.values, list.end);
+  if (part == 0 && thread_index() < kWords) {
     reinterpret_cast<u64*>(a.reports + row)[thread_index()] =
         reinterpret_cast<const u64*>(t.progress)[thread_index()];
   }

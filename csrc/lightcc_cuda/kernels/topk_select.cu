@@ -14,6 +14,10 @@ namespace lightcc::cuda {
 struct HitCounts {
   u32 above;
   u32 ties;
+
+  LIGHTCC_DEVICE_MEMBER HitCounts operator+(HitCounts other) const {
+    return {above + other.above, ties + other.ties};
+  }
 };
 
 // A word of `status`: 2 bits that say whose count it is, 31 bits of ties, 31 bits above.
@@ -55,8 +59,7 @@ LIGHTCC_DEVICE HitCounts look_back(u64* status, u64 tile, HitCounts own) {
     }
   }
   if (lane == 0 && tile != 0) {
-    publish(status + tile,
-            status_word(kUpToTile, {before.above + own.above, before.ties + own.ties}));
+    publish(status + tile, status_word(kUpToTile, before + own));
   }
   return before;
 }
@@ -247,10 +250,8 @@ LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
   HitCounts own{0, 0};
   HitCounts before{0, 0};
   for (u32 w = 0; w < kTopkWarps; ++w) {
-    before.above += w < warp ? of_warps[w].above : 0;
-    before.ties += w < warp ? of_warps[w].ties : 0;
-    own.above += of_warps[w].above;
-    own.ties += of_warps[w].ties;
+    before = w < warp ? before + of_warps[w] : before;
+    own = own + of_warps[w];
   }
   if (warp == 0) {
     const HitCounts earlier = look_back(t.status + a.round * tiles, tile, own);
@@ -260,16 +261,14 @@ LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
         t.block_begins[tile / kTopkTilesOfBlock] = selector.listed(earlier);
       }
       if (tile + 1 == tiles) {
-        const HitCounts total{earlier.above + own.above, earlier.ties + own.ties};
+        const HitCounts total = earlier + own;
         progress.selected = total.above + total.ties;
         progress.listed = selector.listed(total);
       }
     }
   }
   sync_block();
-  before.above += of_earlier_tiles[0].above;
-  before.ties += of_earlier_tiles[0].ties;
-  selector.write_hits(before);
+  selector.write_hits(before + of_earlier_tiles[0]);
 }
 
 #define LIGHTCC_DEFINE(name, function, type)                                                    \

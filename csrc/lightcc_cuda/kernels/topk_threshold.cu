@@ -149,7 +149,10 @@ LIGHTCC_DEVICE_MEMBER void begin(const TopkArguments& a) {
     return;
   }
   constexpr u32 kUnlimited = ~u32{0};
-  const TopkForecastBits& forecast = progress.forecast;
+  const TopkForecastBits& forecast = t.forecast;
+  progress.forecast = forecast;
+  progress.step = t.step;
+  progress.current = t.current;
   progress.path = TopkPath::kExact;
   progress.key = 0;
   if (t.k == t.numel) {
@@ -245,16 +248,6 @@ LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
         static_cast<double>(__builtin_bit_cast(Lane, static_cast<Key>(progress.key)));
     progress.next = make_forecast<Lane>(progress.forecast, t.k, ideal);
   }
-}
-
-LIGHTCC_KERNEL(kWarpLanes, 1) lightcc_topk_commit(const TopkArguments a) {
-  TopkProgress& progress = *a.tensors[block_index()].progress;
-  if (thread_index() != 0 || progress.non_finite != 0) {
-    return;
-  }
-  progress.current = 1 - progress.current;
-  progress.forecast = progress.next;
-  ++progress.step;
 }
 
 // ---- Kernels with `parts` blocks for each tensor.

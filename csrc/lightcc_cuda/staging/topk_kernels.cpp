@@ -44,7 +44,6 @@ class CudaShardState final : public ShardResidual {
   const std::shared_ptr<TopkShard>& shard() const { return shard_; }
   DataType dtype() const override { return shard_->dtype; }
   std::size_t numel() const override { return shard_->numel; }
-  // No job runs by then.
   void commit() override {
     if (std::exchange(pending_, false)) {
       shard_->commit();

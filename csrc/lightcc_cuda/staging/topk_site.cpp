@@ -37,15 +37,11 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHan
   if (saved.residual.empty()) {
     return {};
   }
-  TopkProgress progress{};
-  progress.forecast = {saved.forecast.threshold, saved.forecast.ideal, saved.forecast.k};
-  progress.step = saved.step;
   const auto write = [&](Address to, std::span<const std::byte> from) {
     return driver_.copy_to_device(to, from.data(), from.size(), stream);
   };
-  const Address memory = gpu_address(shard.memory.get());
-  LIGHTCC_RETURN_IF_ERROR(write(memory, std::as_bytes(std::span(&progress, 1))));
-  LIGHTCC_RETURN_IF_ERROR(write(memory + detail::kLanesAt, saved.residual));
+  LIGHTCC_RETURN_IF_ERROR(
+      write(gpu_address(shard.memory.get()) + detail::kLanesAt, saved.residual));
   if (saved.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     LIGHTCC_RETURN_IF_ERROR(write(gpu_address(shard.velocity.get()), saved.velocity));
@@ -53,30 +49,13 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHan
   return driver_.wait_for_stream(stream);
 }
 
-Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) {
-  if (shard.is_commit_due) {
-    const TopkTensor row = detail::row_of(shard);
-    LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(row), stream));
-    LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(rows, &row, sizeof(row), stream));
-    LIGHTCC_RETURN_IF_ERROR(commit(1, rows, stream));
-    shard.is_commit_due = false;
-  }
-  const Address memory = gpu_address(shard.memory.get());
-  TopkProgress progress{};
-  LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_host(&progress, memory, sizeof(progress), stream));
-  LIGHTCC_RETURN_IF_ERROR(driver_.wait_for_stream(stream));
-  if (progress.step != shard.step) {
-    return make_error(ErrorCode::kInternal,
-                      "a GPU has made %llu steps of top-k compression, where the host counts %llu",
-                      static_cast<unsigned long long>(progress.step),
-                      static_cast<unsigned long long>(shard.step));
-  }
+Status TopkSite::save_shard(const TopkShard& shard, Bytes& out, StreamHandle* stream) const {
   const std::size_t bytes = shard.numel * shard.lane_bytes();
-  const std::size_t lanes = progress.current * detail::lanes_bytes(shard);
+  const std::size_t lanes = shard.current * detail::lanes_bytes(shard);
   std::vector<std::byte> residual(bytes);
   std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_.copy_to_host(residual.data(), memory + detail::kLanesAt + lanes, bytes, stream));
+  LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_host(
+      residual.data(), gpu_address(shard.memory.get()) + detail::kLanesAt + lanes, bytes, stream));
   if (shard.has_velocity) {
     const Address from = gpu_address(shard.velocity.get()) + lanes;
     LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_host(velocity.data(), from, bytes, stream));
@@ -91,13 +70,6 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
                      .has_velocity = shard.has_velocity},
                     out);
   return {};
-}
-
-Status TopkSite::commit(std::size_t count, Address rows, StreamHandle* stream) const {
-  TopkArguments arguments{};
-  arguments.tensors = detail::at<const TopkTensor>(rows);
-  arguments.count = static_cast<u32>(count);
-  return run("topk_commit", count, kWarpLanes, arguments, stream);
 }
 
 }  // namespace lightcc::cuda

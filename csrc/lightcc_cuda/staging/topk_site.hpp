@@ -33,9 +33,8 @@ namespace lightcc::cuda {
 
 /// The residual of one shard, in memory of a GPU, and what the host knows of it.
 ///
-/// Lanes are there twice, so that a step can be undone. The step count, the threshold and whether
-/// there is a velocity are the GPU's, and the host has them from reports. Jobs use it one after
-/// another, and between them whoever drives the progress loop.
+/// Lanes are there twice, so that a step can be undone; the host tells the GPU which count. Jobs
+/// use it one after another, and between them whoever drives the progress loop.
 struct TopkShard {
   DataType dtype = DataType::kFloat32;
   std::size_t numel = 0;
@@ -47,7 +46,7 @@ struct TopkShard {
   std::uint64_t step = 0;  ///< Committed steps.
   lightcc::detail::TopkForecast forecast;
   bool has_velocity = false;
-  bool is_commit_due = false;  ///< The GPU has not been told; it is with the next job.
+  std::uint32_t current = 0;  ///< Which of both counts.
 
   // The last step that began.
   bool next_has_velocity = false;
@@ -57,8 +56,6 @@ struct TopkShard {
   StepEnergy energy;
 
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
-
-  // Called by whoever drives the progress loop, while no job runs.
 
   void begin(bool has_momentum) {
     next_has_velocity = has_momentum;
@@ -72,7 +69,7 @@ struct TopkShard {
     ++step;
     forecast = next_forecast;
     has_velocity = next_has_velocity;
-    is_commit_due = true;
+    current = 1 - current;
   }
 };
 
@@ -95,9 +92,8 @@ class TopkSite {
 
   /// Makes a shard of what was saved; without a residual, that is zero.
   Status load_shard(TopkShard& shard, const SavedShard& saved, StreamHandle* stream);
-  /// Appends what HostResidual::save() would. kInternal: the GPU is not where the host thinks it
-  /// is.
-  Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
+  /// Appends what HostResidual::save() would.
+  Status save_shard(const TopkShard& shard, Bytes& out, StreamHandle* stream) const;
 
   /// HostResidual::compress() of shards of one dtype, each of which occurs once. Copies to the host
   /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
@@ -114,9 +110,6 @@ class TopkSite {
   /// Memory of the GPU for one job.
   Result<Address> scratch(std::size_t bytes, StreamHandle* stream);
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
-  /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
-  /// the table `rows`.
-  Status commit(std::size_t count, Address rows, StreamHandle* stream) const;
   Status compress_table(std::span<const SiteStep> steps, StreamHandle* stream);
   Status launch_step(const StepTable& table, StreamHandle* stream) const;
   Status fetch_lists(const StepTable& table, std::byte* pinned, StreamHandle* stream) const;

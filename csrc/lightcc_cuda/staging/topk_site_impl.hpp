@@ -59,6 +59,9 @@ inline TopkTensor row_of(const TopkShard& shard) {
   row.numel = shard.numel;
   row.dtype = static_cast<u32>(shard.dtype);
   row.progress = at<TopkProgress>(memory);
+  row.forecast = {shard.forecast.threshold, shard.forecast.ideal, shard.forecast.k};
+  row.step = shard.step;
+  row.current = shard.current;
   for (std::size_t i = 0; i < 2; ++i) {
     row.residual[i] = at<u8>(memory + kLanesAt + i * lanes_bytes(shard));
   }

@@ -144,12 +144,7 @@ Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream)
   return {};
 }
 
-Status TopkSite::compress_table(std::span<const SiteStep> given, StreamHandle* stream) {
-  // Those whose last step counts come first.
-  std::vector<SiteStep> steps(given.begin(), given.end());
-  const auto others =
-      std::ranges::partition(steps, [](const SiteStep& step) { return step.shard->is_commit_due; });
-  const std::size_t committed = steps.size() - others.size();
+Status TopkSite::compress_table(std::span<const SiteStep> steps, StreamHandle* stream) {
   LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(StepTable(steps, 0).arena.end, stream));
   for (const SiteStep& step : steps) {
     TopkShard& shard = *step.shard;
@@ -168,12 +163,6 @@ Status TopkSite::compress_table(std::span<const SiteStep> given, StreamHandle* s
   std::memcpy(pinned.get(), table.rows.data(), rows_bytes);
   const Address rows = reinterpret_cast<Address>(table.arguments.tensors);
   LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(rows, pinned.get(), rows_bytes, stream));
-  if (committed > 0) {
-    LIGHTCC_RETURN_IF_ERROR(commit(committed, rows, stream));
-  }
-  for (const SiteStep& step : steps) {
-    step.shard->is_commit_due = false;
-  }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
   return fetch_lists(table, pinned.get(), stream);
 }

@@ -204,10 +204,10 @@ TEST(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
     some_without_a_shard.push_back(i % 4 == 0 ? 2 + i % 7 : many.back());
   }
   // A step of float32 makes 16. For NCCL shards are packed and unpacked, twice.
-  EXPECT_EQ(launches_of_bucket(false, {400}), 16 * kRanks);
-  EXPECT_EQ(launches_of_bucket(false, many), 16 * kRanks);
-  EXPECT_EQ(launches_of_bucket(true, {800}), (16 + 4) * 4);
-  EXPECT_EQ(launches_of_bucket(true, some_without_a_shard), (16 + 4) * 4);
+  EXPECT_EQ(launches_of_bucket(false, {400}), 15 * kRanks);
+  EXPECT_EQ(launches_of_bucket(false, many), 15 * kRanks);
+  EXPECT_EQ(launches_of_bucket(true, {800}), (15 + 4) * 4);
+  EXPECT_EQ(launches_of_bucket(true, some_without_a_shard), (15 + 4) * 4);
 }
 
 // It needs no other rank's consent.

@@ -344,7 +344,7 @@ TEST_F(CudaTopkKernelsTest, many_tensors_take_the_launches_and_copies_of_one) {
       EXPECT_EQ(expect_same_steps(framework, kernels, c), one);
       const int rounds = c.dtype == DataType::kFloat64 ? 6 : 3;
       const TopkFormat format{.dtype = c.dtype, .fp16 = c.fp16};
-      EXPECT_EQ(one.launches, 10 + 2 * rounds + (format.has_scales() ? 1 : 0));
+      EXPECT_EQ(one.launches, 9 + 2 * rounds + (format.has_scales() ? 1 : 0));
       // Reports and lists come; a table of either kind goes, the second one with the lists.
       EXPECT_EQ(one.copies_to_host, 2);
       EXPECT_EQ(one.copies_to_device, 2);

@@ -68,6 +68,16 @@ class TopkOnGpu {
   u64 blocks() const { return tiles_of(numel_, kTopkWireBlock); }
   std::size_t lane_bytes() const { return dtype_ == DataType::kFloat64 ? 8 : 4; }
   const TopkProgress& progress() const { return *progress_; }
+  const TopkForecastBits& forecast() const { return forecast_; }
+  u64 step() const { return step_; }
+  /// The step counts, unless its list is not finite.
+  void commit() {
+    if (progress_->non_finite == 0) {
+      forecast_ = progress_->next;
+      current_ = 1 - current_;
+      ++step_;
+    }
+  }
 
   /// The row of a step. `first`: tiles of the tensors before it.
   TopkTensor row(u64 first, const u8* shard, const TopkRequest& request) {
@@ -96,14 +106,17 @@ class TopkOnGpu {
     made.k = request.k;
     made.capacity = request.capacity;
     made.momentum = request.momentum;
+    made.forecast = forecast_;
+    made.step = step_;
+    made.current = current_;
     made.exact = request.exact ? 1 : 0;
     made.dtype = static_cast<u32>(dtype_);
     made.value_bytes = static_cast<u32>(format.value_bytes());
     return made;
   }
 
-  double residual_at(std::size_t i) const { return lane_at(residual_[progress_->current], i); }
-  double velocity_at(std::size_t i) const { return lane_at(velocity_[progress_->current], i); }
+  double residual_at(std::size_t i) const { return lane_at(residual_[current_], i); }
+  double velocity_at(std::size_t i) const { return lane_at(velocity_[current_], i); }
 
  private:
   double lane_at(const std::vector<u64>& lanes, std::size_t i) const {
@@ -116,6 +129,9 @@ class TopkOnGpu {
   std::array<std::vector<u64>, 2> residual_;
   std::array<std::vector<u64>, 2> velocity_;
   std::unique_ptr<TopkProgress> progress_ = std::make_unique<TopkProgress>();
+  TopkForecastBits forecast_{};
+  u64 step_ = 0;
+  u32 current_ = 0;
   std::vector<u64> status_;
   std::vector<u32> bins_;
   std::vector<u32> block_begins_;
@@ -169,7 +185,7 @@ class PackedStep {
   std::unique_ptr<Region> packed_;
 };
 
-/// All launches of a step, but for the commit. Random seeds order blocks and threads.
+/// All launches of a step. Random seeds order blocks and threads.
 PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rng& rng) {
   const TopkKernelSet kernels = kernels_of(dtype);
   std::vector<u32> tile_counters{77, 78};  // Begin clears them.
@@ -206,17 +222,6 @@ PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rng& rng)
   launch(kernels.measure, arguments.count);
   launch(lightcc_topk_pack, parts);
   return step;
-}
-
-/// The step counts, unless a list of its own is not finite.
-void commit_topk_step(const std::vector<TopkTensor>& rows, Rng& rng) {
-  const TopkArguments arguments{.tensors = rows.data(),
-                                .tile_counters = nullptr,
-                                .reports = nullptr,
-                                .packed = nullptr,
-                                .count = static_cast<u32>(rows.size()),
-                                .round = 0};
-  run(lightcc_topk_commit, arguments.count, kWarpLanes, arguments, rng);
 }
 
 /// An element to be drawn.
@@ -263,9 +268,8 @@ struct Tensor {
 };
 
 void expect_same_state(const Tensor& tensor, bool has_momentum) {
-  const TopkProgress& progress = tensor.gpu.progress();
-  EXPECT_EQ(progress.step, tensor.cpu.step());
-  EXPECT_EQ(std::bit_cast<u64>(progress.forecast.threshold),
+  EXPECT_EQ(tensor.gpu.step(), tensor.cpu.step());
+  EXPECT_EQ(std::bit_cast<u64>(tensor.gpu.forecast().threshold),
             std::bit_cast<u64>(tensor.cpu.threshold()));
   const auto expect_same = [](const char* what, std::size_t i, double gpu, double cpu) {
     ASSERT_EQ(std::bit_cast<u64>(gpu), std::bit_cast<u64>(cpu))
@@ -352,10 +356,10 @@ int expect_same_steps(const Case& c) {
       }
       counts[i] ? tensors[i].cpu.commit() : tensors[i].cpu.rollback();
     }
-    if (step != c.undone_step) {
-      commit_topk_step(rows, rng);
-    }
-    for (const Tensor& tensor : tensors) {
+    for (Tensor& tensor : tensors) {
+      if (step != c.undone_step) {
+        tensor.gpu.commit();
+      }
       expect_same_state(tensor, c.momentum != 0.0);
     }
     held += tensors.back().gpu.progress().path == TopkPath::kForecast ? 1 : 0;

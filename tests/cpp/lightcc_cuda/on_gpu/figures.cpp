@@ -170,9 +170,7 @@ class Figures : public ::testing::Test {
                         .outcome = &outcome};
     const auto compress = [&] { return site.compress(std::span(&step, 1), stream_.get()); };
     for (const bool is_exact : {true, false}) {
-      TopkProgress progress{};
-      progress.forecast = {.threshold = is_exact ? 0.0 : 1.0, .ideal = 1.0, .k = request.k};
-      write(gpu_address(shard->memory.get()), std::as_bytes(std::span(&progress, 1)));
+      shard->forecast = {.threshold = is_exact ? 0.0 : 1.0, .ideal = 1.0, .k = request.k};
       const double seconds = time(compress, 1);
       const Bytes found = std::span(list).first(outcome.bytes).last(outcome.count * sizeof(float));
       const bool is_right = (outcome.passes == 1) != is_exact && std::ranges::equal(found, wanted);
