@@ -17,7 +17,7 @@ struct KeyFields {
   static constexpr int kBias = Bias;
   static constexpr Key kInfinity = (Key{2} * Bias + 1) << FractionBits;
   static constexpr Key kMax = kInfinity - 1;                             ///< The largest number.
-  static constexpr Key kNan = kInfinity | Key{1} << (FractionBits - 1);  ///< Of results.
+  static constexpr Key kNan = kInfinity | Key{1} << (FractionBits - 1);  ///< What results have.
 };
 template <typename Lane>
 struct KeyOf : KeyFields<u32, 23, 127> {};

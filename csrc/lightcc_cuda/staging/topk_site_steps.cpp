@@ -149,7 +149,7 @@ Status TopkSite::compress_table(std::span<const SiteStep> steps, StreamHandle* s
   for (const SiteStep& step : steps) {
     TopkShard& shard = *step.shard;
     if (!shard.has_velocity) {
-      shard.velocity = nullptr;  // Of a step that did not count, or does so no more.
+      shard.velocity = nullptr;  // Its step did not count, or does so no more.
     }
     if (shard.next_has_velocity && shard.velocity == nullptr) {
       LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));

@@ -56,8 +56,8 @@ struct SumTable {
   std::size_t bytes() const { return arena.end - memory; }
   /// Writes it, to memory of the host.
   void write(std::byte* to) const {
-    const auto put = [&](const void* place, std::span<const std::byte> bytes) {
-      std::ranges::copy(bytes, to + (reinterpret_cast<Address>(place) - memory));
+    const auto put = [&](const void* address, std::span<const std::byte> bytes) {
+      std::ranges::copy(bytes, to + (reinterpret_cast<Address>(address) - memory));
     };
     put(arguments.tensors, std::as_bytes(std::span(rows)));
     put(arguments.lists, std::as_bytes(std::span(lists)));
