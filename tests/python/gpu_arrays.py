@@ -17,6 +17,8 @@ from arrays import BFLOAT16
 if TYPE_CHECKING:
     from arrays import Array
 
+#: That the system finds.
+DRIVER = "libcuda.so.1"
 FAKE_CUDA = Path(__file__).resolve().parents[2] / "build/dev/tests/cpp/lightcc_cuda/libcuda.so.1"
 needs_fake_cuda = pytest.mark.skipif(
     not FAKE_CUDA.exists(), reason="the fake CUDA driver is not built"

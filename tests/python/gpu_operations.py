@@ -1,12 +1,11 @@
-"""Every operation on arrays in CUDA memory, beside the same in host memory."""
+"""Operations that arrays in CUDA memory have as arrays of the host have them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from arrays import BFLOAT16, BOOL, DTYPES, check_same, pattern
-from gpu_arrays import GpuArray, on_host, use_gpu
+from arrays import check_same
 
 import lightcc as hvd
 
@@ -30,11 +29,6 @@ NUMBERS_ALONE: dict[str, Callable[[Any], Any]] = {
     "reducescatter": lambda x: hvd.reducescatter_async(x, name="c", op=hvd.Sum),
     "grouped_reducescatter": lambda x: hvd.grouped_reducescatter_async([x, x], name="gc"),
 }
-IN_PLACE: dict[str, Callable[[Any], Any]] = {
-    "allreduce_": lambda x: hvd.allreduce_(x, name="r", op=hvd.Max),
-    "grouped_allreduce_": lambda x: hvd.grouped_allreduce_([x], name="g", op=hvd.Min)[0],
-    "broadcast_": lambda x: hvd.broadcast_(x, hvd.size() - 1, name="b"),
-}
 
 
 def check_equal(actual: Any, expected: Any, what: object) -> None:
@@ -45,28 +39,3 @@ def check_equal(actual: Any, expected: Any, what: object) -> None:
     assert len(actual) == len(expected), what
     for one, other in zip(actual, expected, strict=True):
         check_equal(one, other, what)
-
-
-def every_operation_gives_what_it_gives_for_host_memory(driver: str) -> None:
-    """Compares them on this rank, for dtypes and shapes; `driver`: the CUDA driver's file."""
-    use_gpu(driver)
-    hvd.init()
-    shapes: list[tuple[int, ...]] = [(5, 7), (4098,), (4, 0, 2)]
-    for dtype, shape in [
-        *((dtype, (6,)) for dtype in DTYPES if dtype != BFLOAT16),  # Which has no typestr.
-        *((np.dtype("float32"), shape) for shape in shapes),
-    ]:
-        x = pattern(dtype, shape, hvd.rank())
-        what = (dtype, shape, hvd.rank())
-        for name, start in (ASYNCHRONOUS | (NUMBERS_ALONE if dtype != BOOL else {})).items():
-            if shape == (5, 7) and name == "alltoall":
-                continue  # Five rows do not go evenly to two ranks.
-            given = GpuArray(x)
-            expected = hvd.synchronize(start(x.copy()))
-            result = hvd.synchronize(start(given))
-            check_equal(on_host(result), expected, (name, *what))
-            check_same(on_host(given), x, (name, *what))
-        for name, run in IN_PLACE.items():
-            given = GpuArray(x)
-            assert run(given) is given
-            check_same(on_host(given), run(x.copy()), (name, *what))
