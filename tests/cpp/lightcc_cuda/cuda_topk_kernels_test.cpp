@@ -303,23 +303,16 @@ TEST_F(CudaTopkKernelsTest, lists_states_and_sums_have_the_bits_of_host_memory) 
         expect_same_steps(framework, kernels, of_type);
       }
     }
-    expect_same_steps(framework, kernels, {.sizes = {66000}, .momenta = two_steps});
-  });
-}
-
-TEST_F(CudaTopkKernelsTest, momentum_may_come_and_go) {
-  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
-    expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}});
-    // A step that is skipped gives up the velocity that it brought.
-    expect_same_steps(
-        framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .skipped_step = 4});
-  });
-}
-
-TEST_F(CudaTopkKernelsTest, what_is_saved_goes_on_anywhere) {
-  with_gpu([](const Framework& framework, CompressionKernels& kernels) {
-    expect_same_steps(
-        framework, kernels, {.sizes = {9000}, .momenta = {0.5, 0.5, 0.5, 0.5}, .moves = true});
+    for (const Case& c : {
+             Case{.sizes = {66000}, .momenta = two_steps},
+             // Momentum may come and go. A step that is skipped gives up the velocity it brought.
+             Case{.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}},
+             Case{.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .skipped_step = 4},
+             // What is saved goes on anywhere.
+             Case{.sizes = {9000}, .momenta = {0.5, 0.5, 0.5, 0.5}, .moves = true},
+         }) {
+      expect_same_steps(framework, kernels, c);
+    }
   });
 }
 
