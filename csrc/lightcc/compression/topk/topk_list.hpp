@@ -63,7 +63,7 @@ struct TopkListView {
   const std::byte* offsets = nullptr;    ///< u16 for each entry, ascending in each block.
   const std::byte* values = nullptr;     ///< value_bytes() for each entry.
 
-  std::size_t block_count(std::size_t block) const;
+  LIGHTCC_EXPORT std::size_t block_count(std::size_t block) const;
   /// Values of the block are multiplied by two to this power; 0 without scales.
   int block_exponent(std::size_t block) const;
   std::size_t offset(std::size_t entry) const;
