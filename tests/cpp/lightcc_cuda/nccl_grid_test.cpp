@@ -45,7 +45,7 @@ Numbers short_floats(int rank, DataType dtype, std::size_t count) {
   return numbers;
 }
 
-/// Of a bucket, as numbers that are NaNs are not equal.
+/// Numbers that are NaNs are not equal, and their bits are.
 std::vector<std::uint32_t> bits_of(const std::vector<Numbers>& data) {
   std::vector<std::uint32_t> bits;
   for (const Numbers& numbers : data) {
