@@ -82,7 +82,7 @@ Result<std::shared_ptr<std::byte>> allocate_zeros(const Driver& driver,
                                                   std::size_t bytes,
                                                   StreamHandle* stream) {
   LIGHTCC_ASSIGN_OR_RETURN(auto memory, allocate_in_order(driver, bytes, stream));
-  LIGHTCC_RETURN_IF_ERROR(driver.fill(gpu_address(memory.get()), '\0', bytes, stream));
+  LIGHTCC_RETURN_IF_ERROR(driver.fill(gpu_address(memory.get()), std::uint8_t{0}, bytes, stream));
   return memory;
 }
 

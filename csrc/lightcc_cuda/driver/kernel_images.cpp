@@ -15,6 +15,7 @@
   X(topk_threshold)
 
 /// Defines `symbol`: the bytes of a file, and a zero.
+// NOLINTBEGIN(bugprone-macro-parentheses): a symbol takes none.
 #define LIGHTCC_EMBED(symbol, path)   \
   __asm__(                            \
       ".pushsection .rodata\n"        \
@@ -28,6 +29,7 @@
       ".byte 0\n"                     \
       ".popsection\n");               \
   extern "C" __attribute__((visibility("hidden"))) const char symbol[];
+// NOLINTEND(bugprone-macro-parentheses)
 
 #define LIGHTCC_PTX(name) LIGHTCC_EMBED(lightcc_ptx_##name, LIGHTCC_PTX_FOLDER "/" #name ".ptx")
 LIGHTCC_PTX_FILES(LIGHTCC_PTX)

@@ -103,9 +103,9 @@ Result<SharedKernels> shared_kernels(const Context& context) {
     Mutex mutex;
     std::map<ContextHandle*, std::weak_ptr<const KernelTable>> of LIGHTCC_GUARDED_BY(mutex);
   };
-  static auto* const loaded = new Loaded;  // Threads may end after static objects do.
-  const MutexLock lock(loaded->mutex);
-  std::weak_ptr<const KernelTable>& known = loaded->of[context.handle()];
+  static auto* const kLoaded = new Loaded;  // Threads may end after static objects do.
+  const MutexLock lock(kLoaded->mutex);
+  std::weak_ptr<const KernelTable>& known = kLoaded->of[context.handle()];
   if (SharedKernels kernels = known.lock(); kernels != nullptr) {
     return kernels;
   }

@@ -93,14 +93,14 @@ class CudaStaging final : public Staging {
     auto work = std::make_unique<JobsWork>();
     const auto mutex = std::make_shared<Mutex>();  // Guards the block's host memory.
     for (const auto& [device, of_device] : bytes) {
-      const auto copy = [block, device = device, mutex](const GpuSite& gpu) -> Status {
+      const auto copy = [block, on = device, mutex](const GpuSite& gpu) -> Status {
         {
           const MutexLock lock(*mutex);
           if (block->host == nullptr) {
             LIGHTCC_ASSIGN_OR_RETURN(block->host, gpu.pinned.take(block->bytes));
           }
         }
-        return gpu.packer.copy(*block, device, Copying::kPack, gpu.stream.get());
+        return gpu.packer.copy(*block, on, Copying::kPack, gpu.stream.get());
       };
       work->post(launcher_of(device, Copying::kPack), "copy to host", of_device, copy);
     }
@@ -110,8 +110,8 @@ class CudaStaging final : public Staging {
   std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) override {
     auto work = std::make_unique<JobsWork>();
     for (const auto& [device, of_device] : bytes_by_device(*block, Copying::kUnpack)) {
-      const auto copy = [block, device = device](const GpuSite& gpu) {
-        return gpu.packer.copy(*block, device, Copying::kUnpack, gpu.stream.get());
+      const auto copy = [block, on = device](const GpuSite& gpu) {
+        return gpu.packer.copy(*block, on, Copying::kUnpack, gpu.stream.get());
       };
       work->post(launcher_of(device, Copying::kUnpack), "copy to device", of_device, copy);
     }

@@ -161,7 +161,7 @@ Status TopkSite::compress_table(std::span<const SiteStep> steps, StreamHandle* s
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned,
                            pinned_.take(std::max({rows_bytes, reports_bytes, table.packed_bytes})));
   std::memcpy(pinned.get(), table.rows.data(), rows_bytes);
-  const Address rows = reinterpret_cast<Address>(table.arguments.tensors);
+  const auto rows = reinterpret_cast<Address>(table.arguments.tensors);
   LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(rows, pinned.get(), rows_bytes, stream));
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
   return fetch_lists(table, pinned.get(), stream);

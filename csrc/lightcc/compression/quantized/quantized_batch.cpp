@@ -9,7 +9,6 @@
 #include "lightcc/compression/quantized/quantized_batch.hpp"
 
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
