@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -246,7 +246,8 @@ inline std::vector<Numbers> reduce_bucket(World& world,
     const Tensor* const tensor = gpus.empty() ? nullptr : &tensors[i];
     const Numbers input = tensor != nullptr ? std::exchange(data[i], tensor->read()) : data[i];
     if (!how.in_place) {
-      EXPECT_EQ(std::memcmp(data[i].data(), input.data(), input.size() * sizeof(float)), 0)
+      EXPECT_TRUE(
+          std::ranges::equal(std::as_bytes(std::span(data[i])), std::as_bytes(std::span(input))))
           << "an input changed";
       data[i] = numbers_in(*(*ended)[i].output, tensor);
     }

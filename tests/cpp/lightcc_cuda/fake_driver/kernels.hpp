@@ -2,8 +2,8 @@
 // memory are translated for that, as their rows have addresses.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -30,7 +30,7 @@ std::vector<Row> translated(const Row* rows, std::size_t count) {
   std::vector<std::byte> bytes(table, table + count * sizeof(Row));
   device_memories().translate(bytes);
   std::vector<Row> made(count);
-  std::memcpy(made.data(), bytes.data(), bytes.size());
+  std::ranges::copy(bytes, reinterpret_cast<std::byte*>(made.data()));
   return made;
 }
 
