@@ -1,7 +1,6 @@
 // Works that run side by side, as one.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>

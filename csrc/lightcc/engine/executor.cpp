@@ -86,15 +86,15 @@ void Executor::remove_process_set(std::uint32_t id) {
 }
 
 Status Executor::await_communicators(const Joining& joining) {
-  const TimePoint deadline = std::max(joining.deadline, clock_.now() + kUnheardPatience);
-  while (sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr) {
+  const TimePoint deadline = std::max(joining.deadline, clock_.now() + kConnectPatience);
+  while (sets_in_making_ > 0 && planes_.what_makes_groups() != nullptr) {
     LIGHTCC_RETURN_IF_ERROR(make_groups().status());
     const TimePoint now = clock_.now();
     if (now >= deadline) {
       return make_error(ErrorCode::kTimeout,
                         "rank %d waited for %s, to which not all ranks came",
                         world_.topology.rank,
-                        planes_.makes_groups_unheard());
+                        planes_.what_makes_groups());
     }
     LIGHTCC_RETURN_IF_ERROR(joining.round.failure(now + std::chrono::milliseconds(1)));
   }

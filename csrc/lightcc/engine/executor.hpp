@@ -67,8 +67,8 @@ class Executor {
   /// Waits until NCCL has made the groups of the first set. Errors: kTimeout; of NCCL; why another
   /// rank cannot join. Blocks: yes.
   Status await_communicators(const Joining& joining);
-  /// How long it may take until somebody looks what goes on without that anybody rings: a bucket
-  /// waits for the ready event of an input, for a copy or for a device, or groups are made.
+  /// How long it may take until somebody looks: what waits for the ready event of an input may fail
+  /// without that anybody rings.
   Duration time_to_look() const;
   /// Buckets that are done, and not finished. What may be asked on any thread may be asked here.
   const UnfinishedBuckets& unfinished() const { return unfinished_; }

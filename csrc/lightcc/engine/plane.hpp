@@ -51,7 +51,7 @@ struct PlaneLane {
 using PlaneLanes = std::vector<PlaneLane>;
 
 /// Connecting hundreds of GPUs takes longer than their ranks' joining.
-inline constexpr Duration kUnheardPatience = std::chrono::seconds(300);
+inline constexpr Duration kConnectPatience = std::chrono::seconds(300);
 
 class Plane {
  public:
@@ -92,9 +92,9 @@ class Plane {
   /// Goes on with the groups that were begun; true when something moved. kPeerFailed: a rank that
   /// has to help is gone.
   virtual Result<bool> make_groups() = 0;
-  /// What make_groups() may wait for without that anybody rings; null: for nothing. It may take
-  /// kUnheardPatience when a world starts.
-  virtual const char* makes_groups_unheard() const { return nullptr; }
+  /// What makes the groups, and may take kConnectPatience when a world starts; null: nothing that
+  /// takes long.
+  virtual const char* what_makes_groups() const { return nullptr; }
   /// The blocks of a set that has two levels; the same on all ranks, whether they are members or
   /// not.
   virtual std::optional<Grid> grid_of(const std::vector<std::int32_t>& /*ranks*/) const {

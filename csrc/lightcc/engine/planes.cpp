@@ -63,10 +63,10 @@ Result<Planes> Planes::make(Membership& world,
   return all;
 }
 
-const char* Planes::makes_groups_unheard() const {
+const char* Planes::what_makes_groups() const {
   for (const auto& plane : planes_) {
-    if (plane != nullptr && plane->makes_groups_unheard() != nullptr) {
-      return plane->makes_groups_unheard();
+    if (plane != nullptr && plane->what_makes_groups() != nullptr) {
+      return plane->what_makes_groups();
     }
   }
   return nullptr;

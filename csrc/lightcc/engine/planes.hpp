@@ -44,8 +44,8 @@ class Planes {
   Plane* plane(MemoryKind kind) const { return planes_[index_of(kind)].get(); }
   /// Null: there is none for such memory.
   Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
-  /// What make_groups() of one of them may wait for unheard; null: nothing.
-  const char* makes_groups_unheard() const;
+  /// That of one of them; null: none has such.
+  const char* what_makes_groups() const;
 
   // All of them; as in Plane.
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks);

@@ -21,7 +21,7 @@ struct PlaneFacts {
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes{};
   /// Buckets are given to a device, in the order of their announcements on all lanes and process
-  /// sets, and nobody rings when it has finished them. On two levels it runs all-reduces alone.
+  /// sets. On two levels it runs all-reduces alone.
   bool has_queue = false;
 };
 

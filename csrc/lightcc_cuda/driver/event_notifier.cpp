@@ -12,14 +12,11 @@ Result<std::shared_ptr<const Passing>> EventNotifier::notify(EventHandle* event,
   while (!notified_.empty() && notified_.front()->is_over()) {
     notified_.pop_front();
   }
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_.check(driver_.call().wait_for_event(stream_.get(), event, 0), "cuStreamWaitEvent"));
+  LIGHTCC_RETURN_IF_ERROR(driver_.wait_for_event(stream_.get(), event, 0U));
   std::shared_ptr<Passing> passing =
       notified_.emplace_back(std::make_shared<Passing>(std::move(ring)));
-  LIGHTCC_RETURN_IF_ERROR(driver_.check(
-      driver_.call().launch_host_function(
-          stream_.get(), [](void* given) { static_cast<Passing*>(given)->end(); }, passing.get()),
-      "cuLaunchHostFunc"));
+  const auto end = [](void* given) { static_cast<Passing*>(given)->end(); };
+  LIGHTCC_RETURN_IF_ERROR(driver_.launch_host_function(stream_.get(), end, passing.get()));
   return std::shared_ptr<const Passing>(std::move(passing));
 }
 

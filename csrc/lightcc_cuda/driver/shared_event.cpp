@@ -42,8 +42,7 @@ Result<std::shared_ptr<const SharedEvent>> SharedEvent::record(std::shared_ptr<c
     LIGHTCC_ASSIGN_OR_RETURN(Event made, make_event(gpu->driver(), Timing::kUnknown));
     event.emplace(std::move(made));
   }
-  LIGHTCC_RETURN_IF_ERROR(gpu->driver().check(
-      gpu->driver().call().record_event(event->get(), stream), "cuEventRecord"));
+  LIGHTCC_RETURN_IF_ERROR(gpu->driver().record_event(event->get(), stream));
   return std::shared_ptr<const SharedEvent>(new SharedEvent(std::move(gpu), std::move(*event)));
 }
 
@@ -57,13 +56,11 @@ Result<bool> SharedEvent::order(std::uintptr_t stream) const {
   LIGHTCC_RETURN_IF_ERROR(current.status());
   auto* const handle = reinterpret_cast<StreamHandle*>(stream);  // NOLINT: a handle
   int captured = 0;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().capture_status(handle, &captured), "cuStreamIsCapturing"));
+  LIGHTCC_RETURN_IF_ERROR(driver.capture_status(handle, &captured));
   if (captured != 0) {
     return false;
   }
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().wait_for_event(handle, event_.get(), 0), "cuStreamWaitEvent"));
+  LIGHTCC_RETURN_IF_ERROR(driver.wait_for_event(handle, event_.get(), 0U));
   return true;
 }
 

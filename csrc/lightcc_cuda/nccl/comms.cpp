@@ -102,8 +102,7 @@ Result<std::byte*> NcclCalls::scratch(std::size_t bytes) const {
 
 Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
   LIGHTCC_ASSIGN_OR_RETURN(std::byte* const first, scratch(bytes));
-  LIGHTCC_RETURN_IF_ERROR(driver_.check(driver_.call().fill(gpu_address(first), 0, bytes, stream()),
-                                        "cuMemsetD8Async"));
+  LIGHTCC_RETURN_IF_ERROR(driver_.fill(gpu_address(first), std::uint8_t{0}, bytes, stream()));
   return first;
 }
 
@@ -128,9 +127,7 @@ Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
 }
 
 Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) const {
-  return driver_.check(
-      driver_.call().copy_on_device(gpu_address(out), gpu_address(in), bytes, stream()),
-      "cuMemcpyDtoDAsync");
+  return driver_.copy_on_device(gpu_address(out), gpu_address(in), bytes, stream());
 }
 
 // ---- The communicators of a world.

@@ -261,8 +261,7 @@ class NcclGroup final : public Group {
         piece.out = unused(piece);
       }
     }
-    const bool is_whole = pieces.is_row || pieces.is_packed;
-    return start(is_whole ? "ncclReduceScatter" : "ncclReduce",
+    return start(pieces.is_one_call() ? "ncclReduceScatter" : "ncclReduce",
                  [pieces = std::move(pieces), known = *known, rank = index()](
                      const NcclCalls& calls) mutable -> Status {
                    LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
@@ -309,9 +308,8 @@ class NcclGroup final : public Group {
 
   /// Brings each piece from its member to all.
   std::unique_ptr<Work> gather_pieces(Pieces pieces) {
-    const bool is_whole = pieces.is_row || pieces.is_packed;
     return start(
-        is_whole ? "ncclAllGather" : "ncclBroadcast",
+        pieces.is_one_call() ? "ncclAllGather" : "ncclBroadcast",
         [pieces = std::move(pieces), rank = index()](const NcclCalls& calls) mutable -> Status {
           return gather(calls, pieces, rank);
         });

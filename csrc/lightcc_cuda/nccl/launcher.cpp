@@ -416,8 +416,7 @@ Status NcclLauncher::launch(NcclJob& job,
   StreamHandle* const stream = comm.stream_->get();
   for (const auto& input : job.inputs_) {
     for (EventHandle* const event : events_of(*input)) {
-      LIGHTCC_RETURN_IF_ERROR(
-          driver.check(driver.call().wait_for_event(stream, event, 0), "cuStreamWaitEvent"));
+      LIGHTCC_RETURN_IF_ERROR(driver.wait_for_event(stream, event, 0U));
     }
   }
   if (job.trace_ != nullptr) {

@@ -59,6 +59,8 @@ struct Pieces {
   bool is_row = false;        ///< All have so many, side by side in memory.
   bool is_packed = false;     ///< They travel in a buffer, where all have room for so many.
 
+  /// One call carries all of them; else each is one of a group of calls.
+  bool is_one_call() const { return is_row || is_packed; }
   std::size_t slot_bytes() const { return max_count * element; }
   std::size_t bytes() const { return slot_bytes() * members; }
   /// The slots of `tensor`, an end of each piece, or of the pieces of one member alone.

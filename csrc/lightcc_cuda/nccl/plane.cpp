@@ -44,7 +44,7 @@ class NcclPlane final : public Plane {
   bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs) override {
     return comms_->begin_behind(inputs);
   }
-  const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
+  const char* what_makes_groups() const override { return "NCCL's ncclCommSplit"; }
 
   std::string why_unsupported(const Operation& operation) const override {
     if (operation.input.memory.device == device_) {
@@ -326,7 +326,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .rank = topology.rank,
                        .size = topology.size,
                        .device = own.device,
-                       .start_patience = kUnheardPatience,
+                       .start_patience = kConnectPatience,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .begins_in_order = begins_in_order(site.knobs, own.version)}));
   if (topology.rank == 0) {

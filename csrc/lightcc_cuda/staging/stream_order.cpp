@@ -49,8 +49,7 @@ class DriverStreamOrder final : public StreamOrder,
       LIGHTCC_RETURN_IF_ERROR(current.status());
       auto* const handle = reinterpret_cast<StreamHandle*>(*stream.handle);  // NOLINT: a handle
       int captured = 0;
-      LIGHTCC_RETURN_IF_ERROR(
-          driver_->check(driver_->call().capture_status(handle, &captured), "cuStreamIsCapturing"));
+      LIGHTCC_RETURN_IF_ERROR(driver_->capture_status(handle, &captured));
       if (captured != 0) {
         return make_error(ErrorCode::kInvalidArgument,
                           "the current stream of cuda:%d is being captured into a CUDA graph, "
@@ -86,16 +85,13 @@ class DriverStreamOrder final : public StreamOrder,
   /// That of a GPU which somebody uses; null: nobody uses one. Making one would take its memory.
   Result<const Context*> context_in_use() {
     int count = 0;
-    LIGHTCC_RETURN_IF_ERROR(
-        driver_->check(driver_->call().device_count(&count), "cuDeviceGetCount"));
+    LIGHTCC_RETURN_IF_ERROR(driver_->device_count(&count));
     for (int index = 0; index < count; ++index) {
       Device device = 0;
       unsigned flags = 0;
       int is_active = 0;
-      LIGHTCC_RETURN_IF_ERROR(
-          driver_->check(driver_->call().device(&device, index), "cuDeviceGet"));
-      LIGHTCC_RETURN_IF_ERROR(driver_->check(
-          driver_->call().context_state(device, &flags, &is_active), "cuDevicePrimaryCtxGetState"));
+      LIGHTCC_RETURN_IF_ERROR(driver_->device(&device, index));
+      LIGHTCC_RETURN_IF_ERROR(driver_->context_state(device, &flags, &is_active));
       if (is_active != 0) {
         return context_of(index);
       }
@@ -109,8 +105,7 @@ class DriverStreamOrder final : public StreamOrder,
       return &found->second;
     }
     int count = 0;
-    LIGHTCC_RETURN_IF_ERROR(
-        driver_->check(driver_->call().device_count(&count), "cuDeviceGetCount"));
+    LIGHTCC_RETURN_IF_ERROR(driver_->device_count(&count));
     if (device < 0 || device >= count) {
       return make_error(ErrorCode::kInvalidArgument,
                         "there is no cuda:%d: this process has %d GPU%s",

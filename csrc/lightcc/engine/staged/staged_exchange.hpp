@@ -16,8 +16,8 @@ namespace lightcc {
 
 /// One for each inter group of `host`, the host plane's for the same lane of the same set. Each is
 /// for all-reduces of one GPU's memory, whose inputs and outputs are not null, and refuses all
-/// else. Nobody rings when a Work of theirs can go on. What fails, or is dropped before its end,
-/// ends `host` when the group ends. `staging` outlives them.
+/// else. What fails, or is dropped before its end, ends `host` when the group ends. `staging`
+/// outlives them.
 LIGHTCC_EXPORT std::vector<std::unique_ptr<Group>> make_staged_exchanges(
     const std::shared_ptr<GridState>& host, Staging& staging, std::int32_t device);
 

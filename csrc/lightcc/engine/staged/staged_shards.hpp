@@ -17,8 +17,7 @@ namespace lightcc {
 /// memory of one GPU. Of that memory are all inputs of reduce_scatter_bucket() and outputs of
 /// allgather_bucket(), while the member's own result of the first, and its own input of the second,
 /// are in host memory. allgather() is of host memory alone. All else is refused. One Work runs at a
-/// time, and nobody rings when it can go on. `staging` outlives the group. May block at its start,
-/// for memory.
+/// time. `staging` outlives the group. May block at its start, for memory.
 LIGHTCC_EXPORT std::unique_ptr<Group> make_staged_shards(std::shared_ptr<GridState> host,
                                                          std::unique_ptr<Group> block,
                                                          Staging& staging,

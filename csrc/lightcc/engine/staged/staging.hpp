@@ -70,9 +70,9 @@ class Staging {
   /// Adds a bell that is rung when a Work below can go on, while somebody holds it.
   virtual void connect(const std::weak_ptr<LoopBell>& bell) = 0;
 
-  // `block` is left alone until it is done or dropped;
-  // dropping it blocks until a copy that runs has ended. Copies to the host and copies back run
-  // beside one another. Errors: kSystem, kUnimplemented.
+  // `block` is left alone until the Work is done or dropped; dropping it blocks until a copy that
+  // runs has ended. Copies to the host and copies back run beside one another. Errors: kSystem,
+  // kUnimplemented.
 
   /// Sets `host` to memory of `bytes` bytes, unless it is set, with what is at every `from`; leaves
   /// it as it is where there is nothing to copy and it is not needed.
