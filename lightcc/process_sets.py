@@ -171,19 +171,31 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def host_process_set() -> ProcessSet:
     """Returns the set of the ranks of this rank's host; registers those of all hosts if need be.
 
-    It does not ask whether dynamic process sets are enabled, as it is not the user who adds them.
-
     Collective: all ranks must call it, in the same order with other additions.
 
     Raises:
         HorovodInternalError: A rank failed. On all ranks.
     """
+    return one_process_set_of(_world.current().hosts)
+
+
+def one_process_set_of(rows: Iterable[Sequence[int]]) -> ProcessSet:
+    """Returns the set of the row that has this rank; registers those of all rows if need be.
+
+    It does not ask whether dynamic process sets are enabled, as it is not the user who adds them.
+
+    Collective: all ranks must call it with the same rows, in the same order with other additions.
+
+    Args:
+        rows: Ranks, ascending; each rank is in one row.
+
+    Raises:
+        HorovodInternalError: A rank failed. On all ranks.
+    """
     world = _world.current()
-    if len(world.hosts) == 1:
-        return global_process_set
     own = global_process_set
     with _change:
-        for ranks in world.hosts:
+        for ranks in map(list, rows):
             existing = {tuple(sorted(r)): number for number, r in world.process_sets().items()}
             number = existing.get(tuple(ranks))
             if number is None:
