@@ -56,7 +56,6 @@ WHOLE = {
     "int8": hvd.Compression.int8,
     "int4": hvd.Compression.int4,
     "auto": hvd.Compression.auto(),
-    "auto, no budget": hvd.Compression.auto(),
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
@@ -162,30 +161,10 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     return hvd.DistributedOptimizer(optimizer, named, compression)
 
 
-def step_clipped(optimizer: Any, model: nn.Module, task: Task) -> None:
-    """Does the step of an optimizer, where the task says so with clipped gradients."""
-    if task.clip is None:
-        optimizer.step()
-        return
-    optimizer.synchronize()
-    nn.utils.clip_grad_norm_(model.parameters(), task.clip)
-    with optimizer.skip_synchronize():
-        optimizer.step()
+def train(run: Run, task: Task) -> dict[str, Any]:
+    """Trains `run`, whose name stands for `task`; every rank must call it.
 
-
-def choices_of(optimizer: Any) -> list[str]:
-    """Returns the ways that `Compression.auto` has gradients take in the end; none without it."""
-    choices: dict[str, str] = getattr(optimizer, "compression_choices", dict)()
-    return sorted(set(choices.values()))
-
-
-def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, Any]:
-    """Trains once; every rank must call it. Returns the same on all ranks but for seconds.
-
-    Args:
-        run: What is trained.
-        task: What its name stands for.
-        measurements: How often the test is measured, which no seconds include.
+    Returns the same on all ranks but for seconds, which measuring the test does not count in.
     """
     torch.manual_seed(run.seed)
     model = task.make_model()
@@ -193,7 +172,6 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
     schedule = make_schedule(task, optimizer)
     samples = torch.Generator().manual_seed(run.seed)
     curve: list[list[float]] = []
-    times: list[float] = []
     sent = hvd.stats()["network_bytes_sent"]
     begin = time.monotonic()
     for step in range(task.steps):
@@ -204,18 +182,17 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
             model(task.train[0][mine]), task.train[1][mine].flatten()
         )
         loss.backward()
-        step_clipped(optimizer, model, task)
+        optimizer.step()
         schedule.step()
-        if (step + 1) * measurements // task.steps > step * measurements // task.steps:
+        if (step + 1) * MEASUREMENTS // task.steps > step * MEASUREMENTS // task.steps:
             if run.variant in LOCAL_STEPS:
                 optimizer.outer_step()
             stopped = time.monotonic()
-            times.append(round(stopped - begin, 3))
             curve.append([step + 1, measure(model, task, f"{run.name}.curve")])
             begin += time.monotonic() - stopped
+    seconds = time.monotonic() - begin
     sent = hvd.stats()["network_bytes_sent"] - sent
     kept = [t.kept_ratio for t in hvd.stats().compression if f".{run.name}." in t.name]
-    finite = [i for i, (_, result) in enumerate(curve) if math.isfinite(result)]
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     every = hvd.allgather_object((hashlib.sha256(weights).hexdigest(), sent))
     return {
@@ -223,13 +200,11 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
         "steps": task.steps,
         "parameters": sum(p.numel() for p in model.parameters()),
         "result": curve[-1][1] if math.isfinite(curve[-1][1]) else None,
-        "curve": [curve[i] for i in finite],
+        "curve": [point for point in curve if math.isfinite(point[1])],
         "bytes_per_step": sum(sent for _, sent in every) / len(every) / task.steps,
         "kept_ratio": max(kept, default=0.0),
-        "choices": choices_of(optimizer),
         "replicas_agree": len({digest for digest, _ in every}) == 1,
-        "times": [times[i] for i in finite],
-        "seconds": round(times[-1], 1),
+        "seconds": round(seconds, 1),
     }
 
 

@@ -2,14 +2,13 @@
 
 They are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
 Debian's package dataset-fashion-mnist and with every Python installation (the reference texts
-behind `help()`, and the source text of the standard library); nothing is downloaded.
+behind `help()`); nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,8 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-
-from word_pieces import WordPieces
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -48,7 +45,6 @@ class Task:
         measure: Of logits and labels, summed over labels.
         optimizer: "sgd", with momentum 0.9, or "adamw" with torch's settings.
         warmup_steps: In which the learning rate rises.
-        clip: Largest norm of all gradients together, to which they are clipped; None: any.
         variants: Which are run; None: those of SGD.
         ranks_per_host: Of the four ranks.
     """
@@ -66,7 +62,6 @@ class Task:
     measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimizer: str = "sgd"
     warmup_steps: int = 0
-    clip: float | None = None
     variants: tuple[str, ...] | None = None
     ranks_per_host: int = 2
 
@@ -293,42 +288,6 @@ def transformer() -> Task:
     )
 
 
-def pieces() -> Task:
-    """The source text of Python's standard library in word pieces, for a transformer.
-
-    AdamW, and gradients that are clipped. Most pieces are rare: a step has gradients for few rows
-    of the embedding.
-    """
-    files = sorted(Path(os.__file__).parent.glob("*.py"))
-    parts = ["", ""]  # For training, and for the test: every tenth file.
-    for i, file in enumerate(files):
-        parts[i % 10 == 0] += file.read_text(encoding="utf-8").encode("ascii", "ignore").decode()
-    known = WordPieces(parts[0], 1024)
-    window = 32
-
-    def windows(part: str, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
-        found = torch.tensor(known.numbers(part)).unfold(0, window + 1, stride)
-        return found[:, :window], found[:, 1:]
-
-    return Task(
-        name="pieces",
-        unit="bits/piece",
-        points=1.0,
-        higher_is_better=False,
-        steps=1500,
-        batch=16,
-        learning_rate=6e-3,
-        train=windows(parts[0], 1),
-        test=windows(parts[1][:200_000], window),
-        make_model=lambda: _Transformer(len(known.pieces), window, 64, 2),
-        measure=_count_bits,
-        optimizer="adamw",
-        warmup_steps=50,
-        clip=0.5,
-        variants=("dense", "int8", "int4", "default", "auto"),
-    )
-
-
 def _vary(make: Callable[[], Task], name: str, **changes: Any) -> Task:
     return replace(make(), name=name, **changes)
 
@@ -338,7 +297,6 @@ TASKS: dict[str, Callable[[], Task]] = {
     "convolutions": convolutions,
     "text": text,
     "transformer": transformer,
-    "pieces": pieces,
 }
 #: The same at other rates, for longer, and on four hosts. What they vary follows the comma.
 VARIED: dict[str, Callable[[], Task]] = {

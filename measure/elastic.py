@@ -147,13 +147,13 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def rank_of(pid: int, program: str = str(RANKS)) -> int:
-    """Returns the rank with which a process was started; -1 if it does not run the program."""
+def rank_of(pid: int) -> int:
+    """Returns the rank with which a process was started; -1 if it is no rank."""
     try:
         words = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return -1
-    if program not in Path(f"/proc/{pid}/cmdline").read_text():
+    if str(RANKS) not in Path(f"/proc/{pid}/cmdline").read_text():
         return -1
     found = _RANK.search(words)
     return int(found[1]) if found else -1  # The agent of torchrun has none.

@@ -1,11 +1,10 @@
 """What the programs of this folder share: a starter of ranks, and a reporter.
 
 Each program measures one thing, prints a table in Markdown, and stands beside that table with its
-command: `convergence`, `time_to_loss` and `elastic_accuracy` (what compression and failures do to
-trainings), `elastic` (what failures cost), `torch_collectives`, `tensorflow_gradients`,
-`tensorflow_step` and `optimizer` (lightcc beside the frameworks' own ways). They run where lightcc
-and the framework are installed. `train` emulates trainings on the ranks of `lightcc.bench`, which
-measures what needs no framework.
+command: `convergence` (what compression does to trainings), `elastic` (what failures cost), `start`
+(what many ranks cost), `torch_collectives` and `optimizer` (lightcc beside torch's own ways). They
+run where lightcc and the framework are installed. `train` emulates trainings on the ranks of
+`lightcc.bench`, which measures what needs no framework.
 
 Ranks are on this host, or on network namespaces whose links are shaped at both ends
 (`lightcc.bench.cluster`, needs root). A rank runs the program's own file with `--serve KIND` and
@@ -81,7 +80,7 @@ class Starter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=clean_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"} | own,
+                env=clean_environment() | own,
             )
             for host, own in zip(self._hosts, variables, strict=True)
         ]
@@ -110,12 +109,6 @@ class Starter:
             "GLOO_SOCKET_IFNAME": "eth0" if self.cluster else "lo",
         }
         return [{**own, "RANK": str(rank)} for rank in range(self._size)]
-
-    def of_tensorflow(self) -> Variables:
-        """Returns what MultiWorkerMirroredStrategy reads on each rank."""
-        cluster = {"worker": [f"{address}:{free_port()}" for address in self._addresses]}
-        tasks = [{"type": "worker", "index": rank} for rank in range(self._size)]
-        return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
 
 
 class Ranks:
@@ -177,15 +170,8 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
 
-def run_on_grid(
-    file: str, words: list[str], variables: dict[str, str], gigabits: float = 0.0
-) -> int:
-    """Runs a program on four ranks by lightccrun, as two hosts of two; returns its exit code.
-
-    A host's link is emulated where its rate is given: a rank may send at half of it.
-    """
-    if gigabits:
-        variables = {**variables, "LIGHT_TCP_RATE": str(int(gigabits * 1e9 / 8 / 2))}
+def run_on_grid(file: str, words: list[str], variables: dict[str, str]) -> int:
+    """Runs a program on four ranks by lightccrun, as two hosts of two; returns its exit code."""
     launcher = str(Path(sys.executable).with_name("lightccrun"))
     command = [launcher, "-np", "4", "--no-prefix", sys.executable, file, *words]
     env = {**os.environ, "LIGHT_2D_ALLREDUCE": "1", **variables}
@@ -200,12 +186,6 @@ def free_port() -> int:
 
 
 # -- What is shown --------------------------------------------------------------------------------
-
-
-def slowest(answers: list[dict[str, Any]]) -> list[float]:
-    """Returns the seconds of each step: the slowest rank's."""
-    each = [answer["seconds"] for answer in answers]
-    return [max(of_ranks) for of_ranks in zip(*each, strict=True)]
 
 
 def times_text(seconds: list[float], unit: float = 1e-3) -> str:
