@@ -4,7 +4,7 @@
 # visibly; elsewhere it names what is missing and fails.
 set -euo pipefail
 
-packages=(chromium chromium-driver clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
+packages=(clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
   libpmi2-0 libpmix-dev munge openjdk-17-jre-headless openssh-client openssh-server pkgconf
   slurm-client slurmctld slurmd)
 if [[ ${1:-} == pods ]]; then
