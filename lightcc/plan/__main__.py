@@ -12,7 +12,6 @@ from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
-from lightcc.plan.measure import measure_costs
 from lightcc.plan.simulator import predict, where_time_goes
 from lightcc.plan.site import Site, SlowHost, Variant
 from lightcc.plan.workload import WorkloadError, from_table, from_timeline
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from lightcc.plan.workload import Workload
 
 _MAX_FACTOR = 1e6
-_FAILURES = (TableError, TraceError, WorkloadError, CostsError, RuntimeError)
-
-
+_FAILURES = (TableError, TraceError, WorkloadError, CostsError)
 _OVERSUBSCRIPTION = "rates of a rack's hosts over that of its up-link (1)"
 
 
@@ -87,9 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--compute", type=_seconds, metavar="S", help="seconds of a step without communication")
     add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
     add("--layers", type=Path, metavar="FILE", help="another table")
-    add("--costs", type=Path, metavar="FILE", help="JSON of costs, such as --save-costs writes")
-    add("--measure", action="store_true", help="measure the costs of this machine (10 s)")
-    add("--save-costs", type=Path, metavar="FILE", help="write the costs that are used")
+    add("--costs", type=Path, metavar="FILE", help="JSON of costs, as --json shows them")
     add("--where", action="store_true", help="say where the time goes")
     add("--json", action="store_true", help="for programs")
     return parser
@@ -120,8 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code."""
     parser = make_parser()
     args = parser.parse_args(arguments)
-    if args.costs is not None and args.measure:
-        parser.error("--costs and --measure: give one of them")
     if args.tcp is not None and args.tcp > args.link:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
     for slow in args.slow_host:
@@ -131,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workload = _workload(args)
         if args.compute is not None:
             workload = workload.lasting(args.compute)
-        costs = _costs(args)
+        costs = Costs() if args.costs is None else Costs.read(args.costs)
         tcp, slow = args.tcp or args.link, tuple(args.slow_host)
         site = Site(args.hosts, args.gpus, args.link, tcp, args.rack, args.oversubscription, slow)
         steps = [
@@ -144,8 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(json.dumps(found) + "\n")
         else:
             sys.stdout.write(report.text(workload, site, steps, where))
-        if args.save_costs is not None:
-            costs.write(args.save_costs)
     except (*_FAILURES, OSError) as error:
         sys.stderr.write(f"python -m lightcc.plan: {error}\n")
         return 1
@@ -160,15 +151,6 @@ def _workload(args: argparse.Namespace) -> Workload:
         msg = f"--model: '{args.model}' is not in the table; there are {', '.join(table)}"
         raise TableError(msg)
     return from_table(table[args.model])
-
-
-def _costs(args: argparse.Namespace) -> Costs:
-    if args.costs is not None:
-        return Costs.read(args.costs)
-    if args.measure:
-        sys.stderr.write("measuring this machine's costs (10 s)\n")
-        return measure_costs()
-    return Costs()
 
 
 if __name__ == "__main__":

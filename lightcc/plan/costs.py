@@ -1,4 +1,4 @@
-"""What a message, a byte and a reduction take: given in a file, measured here, or the defaults."""
+"""What a message, a byte and a reduction take: given in a file, or the defaults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,3 @@ class Costs:
                 msg = f"{path}: {name} is {value!r}; expected a number from 0 to 1000"
                 raise CostsError(msg)
         return Costs(**{name: float(value) for name, value in found.items()})
-
-    def write(self, path: Path) -> None:
-        """Writes what `read()` reads."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")

@@ -47,14 +47,6 @@ def test_one_rank_computes_and_nothing_else() -> None:
     assert (alone.step_s, alone.efficiency, alone.wire_bytes) == (1.0, 1.0, 0.0)
 
 
-@pytest.mark.parametrize(("hosts", "share"), [(2, 1.0), (4, 1.5), (16, 1.875), (64, 2 * 63 / 64)])
-def test_two_levels_send_a_tensor_once_from_each_host(hosts: int, share: float) -> None:
-    found = step(ONE, Variant("2d"), site(hosts, 8))
-    assert found.wire_bytes == pytest.approx(share * 100e6)
-    assert found.step_s == pytest.approx(0.5 + share * 100e6 * 8 / 1e9)
-    assert found.exposed_s + found.hidden_s == pytest.approx(found.busy_s)
-
-
 def test_a_flat_grid_sends_what_crosses_and_a_ring_once() -> None:
     flat = Variant("flat", two_level=False)
     # Rows of 4 and 2: what is left of a rank's data after the row crosses to the other host.
@@ -155,16 +147,16 @@ def test_the_command_prints_a_table_that_fits(capsys: pytest.CaptureFixture[str]
     assert "set nothing" in capsys.readouterr().out
 
 
-def test_the_command_writes_for_programs_and_keeps_costs(
+def test_the_command_writes_for_programs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "costs.json"
     file.write_text('{"latency_s": 0.001}')
-    saved = tmp_path / "saved.json"
-    assert main([*ARGUMENTS, "--json", "--costs", str(file), "--save-costs", str(saved)]) == 0
+    assert main([*ARGUMENTS, "--json", "--costs", str(file)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["costs"]["latency_s"] == 0.001
-    assert Costs.read(saved) == dataclasses.replace(Costs(), latency_s=0.001)
+    file.write_text(json.dumps(found["costs"]))
+    assert Costs.read(file) == dataclasses.replace(Costs(), latency_s=0.001)
     assert found["variants"][0]["variant"] == "2d (default)"
     assert all(0 < one["efficiency"] <= 1 for one in found["variants"])
 
@@ -182,7 +174,6 @@ def test_the_command_writes_for_programs_and_keeps_costs(
         (["--slow-host", "3"], "'3' is not HOST:COMPUTE or HOST:COMPUTE:LINK"),
         (["--slow-host", "3:fast"], "'fast' is not a number from 1"),
         (["--slow-host", "4:2"], "--slow-host 4: there are hosts 0 to 3"),
-        (["--measure", "--costs", "x"], "--costs and --measure: give one"),
         (["--costs", "/no/such/file"], "cannot be read"),
     ],
 )
@@ -212,12 +203,3 @@ def test_costs_are_checked(text: str, problem: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(CostsError, match=problem):
         Costs.read(file)
-
-
-@pytest.mark.multiproc
-@pytest.mark.slow  # Times 16 MiB on two pairs of ranks: one more of its kind.
-def test_costs_of_this_machine_are_measured(tmp_path: Path) -> None:
-    saved = tmp_path / "costs.json"
-    assert main([*ARGUMENTS, "--measure", "--save-costs", str(saved)]) == 0
-    costs = dataclasses.asdict(Costs.read(saved))
-    assert all(value > 0 for value in costs.values())
