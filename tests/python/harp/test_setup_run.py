@@ -8,8 +8,6 @@ import os
 import pty
 import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +17,7 @@ from lightcc.harp.setup import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PROFILE = "/etc/harp/profile.conf"
 STATE = "/var/lib/harp/setup.json"
@@ -239,19 +238,6 @@ def test_undo_says_what_it_does(server: FakeMachine, capsys: pytest.CaptureFixtu
     assert out.endswith("HARP's set-up is undone.\n")
 
 
-def test_undo_after_a_boot_says_nothing_of_what_ended_with_it(
-    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(vm) == 0
-    vm.file(BOOT, "second-boot")
-    vm.file(RMEM, "212992")
-    capsys.readouterr()
-    assert run(vm, "--undo") == 0
-    assert capsys.readouterr().out == (
-        "  remove /etc/harp/profile.conf\nHARP's set-up is undone.\n"
-    )
-
-
 def test_who_may_not_change_the_machine_is_told_the_line_that_works(
     vm: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,17 +248,6 @@ def test_who_may_not_change_the_machine_is_told_the_line_that_works(
     assert run(vm) == 1
     line = f"sudo {sys.executable} -m lightcc.harp.setup"
     assert f"Permission denied (this needs root: {line})" in capsys.readouterr().err
-
-
-def test_the_installed_program_runs_where_only_its_path_is_known() -> None:
-    """As sudo starts it: with a search path on which no virtual environment is."""
-    program = Path(sysconfig.get_path("scripts")) / "harp-setup"
-    path = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    done = subprocess.run(
-        [program, "--help"], capture_output=True, text=True, check=False, timeout=60, env=path
-    )
-    assert done.returncode == 0, done.stderr
-    assert 'sudo "$(command -v harp-setup)"' in " ".join(done.stdout.split())
 
 
 # -- Failures -------------------------------------------------------------------------------------
@@ -394,23 +369,6 @@ def test_a_run_that_was_killed_is_undone(
         assert "an earlier run did not finish: harp-setup --undo" in capsys.readouterr().err
         assert run(vm, "--check") == 1
     assert run(vm, "--undo") == 0
-    assert no_folders(vm.everything()) == no_folders(before)
-
-
-def test_an_interrupt_undoes_what_was_begun(
-    vm: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = vm.everything()
-    write = vm.write
-
-    def interrupt(path: str, text: str) -> None:
-        if path != RMEM and text == "8388608":
-            raise KeyboardInterrupt
-        write(path, text)
-
-    monkeypatch.setattr(vm, "write", interrupt)
-    assert run(vm) == 1
-    assert capsys.readouterr().err == "harp-setup: interrupted; what was begun is undone\n"
     assert no_folders(vm.everything()) == no_folders(before)
 
 

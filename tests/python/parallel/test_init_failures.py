@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.multiproc
 #: Longer than any test may take: what these tests see is not the start timeout.
 PATIENT = {"HOROVOD_START_TIMEOUT": "50"}
-_READY = 4  # The request by which a rank on several hosts says that it is ready.
 
 
 def init_through(proxy: str, upstream: str, victim: int) -> tuple[str, int | None, str, float]:
@@ -85,21 +84,6 @@ def test_death_in_init_is_told_by_name(
     grid: Grid, victim: int, request_no: int, answer: int, tmp_path: Path
 ) -> None:
     kill_in_init(grid, victim, request_no, answer, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("victim", "at_answer"), [(0, True), (2, False), (3, True)])
-def test_death_at_each_point_of_init_is_told_by_name(
-    victim: int, at_answer: bool, tmp_path: Path
-) -> None:
-    # Until the store has its first request, nobody knows of a rank. Once the store has heard that a
-    # rank is ready, others may have joined.
-    for number in range(1, _READY if at_answer else _READY + 1):
-        path = tmp_path / str(number)
-        path.mkdir()
-        point = (-1, number) if at_answer else (number, -1)
-        kill_in_init(TWO_HOSTS, victim, *point, path)
 
 
 def serve_or_join(directory: str) -> tuple[str, int | None, str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import struct
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import wait_for_file
 from grids import TWO_HOSTS
 from sockets import listening_ports
 
@@ -22,7 +20,6 @@ from lightcc.testing import RankProcesses, mark
 
 pytestmark = pytest.mark.multiproc
 _SCANS = 200
-_FEW_DESCRIPTORS = 160
 
 
 def reduce_until_told(stop: str) -> tuple[int, int, int]:
@@ -109,76 +106,3 @@ def test_strangers_do_not_disturb_collectives(tmp_path: Path) -> None:
         rounds, before, after = result.value or (0, 0, 0)
         assert rounds > 0
         assert after <= before + 2, (before, after)
-
-
-def work_under_flood(go: str) -> tuple[int, int]:
-    """Opens files and adds a process set; returns how many files there were, and the sum."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_FEW_DESCRIPTORS,) * 2)
-    hvd.init(process_sets="dynamic")
-    hvd.allreduce(np.ones(10))
-    mark("running")
-    wait_for_file(go)
-    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(_FEW_DESCRIPTORS // 4)]
-    pair = hvd.add_process_set([0, 3])
-    total = 0.0
-    if hvd.rank() in {0, 3}:
-        total = float(hvd.allreduce(np.ones(100_000), op=hvd.Sum, process_set=pair)[0])
-    hvd.barrier()
-    for file in files:
-        os.close(file)
-    return len(files), int(total)
-
-
-def test_silent_strangers_leave_the_job_its_descriptors(tmp_path: Path) -> None:
-    """More of them than a rank may have descriptors, on each port, while it needs some itself."""
-    go = tmp_path / "go"
-    with (
-        RankProcesses(work_under_flood, 4, str(go), hosts=TWO_HOSTS.hosts) as processes,
-        contextlib.ExitStack() as strangers,
-    ):
-        processes.wait_mark("running")
-        for port in listening_ports(processes.pids):
-            for _ in range(_FEW_DESCRIPTORS):
-                with contextlib.suppress(OSError):
-                    strangers.enter_context(connect(port))
-        go.touch()
-        results = processes.wait(60)
-    processes.check(results)
-    files = _FEW_DESCRIPTORS // 4
-    assert [result.value for result in results] == [(files, 2), (files, 0), (files, 0), (files, 2)]
-
-
-def join_when_told(go: str) -> float:
-    wait_for_file(go)
-    hvd.init()
-    return float(hvd.allreduce(np.ones(100_000), op=hvd.Sum)[0])
-
-
-def test_strangers_do_not_keep_ranks_from_joining(tmp_path: Path) -> None:
-    """The store and every listener that opens meanwhile are full of silent strangers."""
-    go = tmp_path / "go"
-    stopped = threading.Event()
-    with (
-        RankProcesses(join_when_told, 4, str(go), hosts=TWO_HOSTS.hosts) as processes,
-        contextlib.ExitStack() as strangers,
-    ):
-
-        def intrude() -> None:
-            seen: dict[int, int] = {}
-            while not stopped.wait(0.002):
-                for port in listening_ports([*processes.pids, os.getpid()]):
-                    for _ in range(50 if seen.get(port, 0) < 100 else 1):
-                        with contextlib.suppress(OSError):
-                            strangers.enter_context(connect(port))
-                        seen[port] = seen.get(port, 0) + 1
-
-        thread = threading.Thread(target=intrude)
-        thread.start()
-        try:
-            go.touch()
-            results = processes.wait(60)
-        finally:
-            stopped.set()
-            thread.join()
-    processes.check(results)
-    assert [result.value for result in results] == [4.0] * 4

@@ -57,11 +57,6 @@ def probe(warm: WarmProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return Probe(warm, tmp_path)
 
 
-def test_a_child_has_the_modules_and_nothing_of_lightcc(probe: Probe) -> None:
-    text = "import sys\nprint('decimal' in sys.modules, 'lightcc' in sys.modules)\n"
-    assert probe.run(text) == (0, "True False\n")
-
-
 def test_a_child_is_a_program_of_its_own(probe: Probe, tmp_path: Path) -> None:
     text = """
 import os, sys
@@ -107,44 +102,10 @@ def test_a_child_ends_as_a_program_does(probe: Probe, text: str, code: int, outp
     assert probe.run(text) == (code, output)
 
 
-def test_a_child_runs_its_own_finalizers_and_none_of_the_warm_process(
-    probe: Probe, tmp_path: Path
-) -> None:
-    (tmp_path / "finalized.py").write_text("import weakref\nweakref.finalize(weakref, print, 1)\n")
-    probe.process = WarmProcess(["finalized"])
-    try:
-        text = "import finalized, weakref\nweakref.finalize(weakref, print, 2)\n"
-        assert probe.run(text) == (0, "2\n")
-    finally:
-        probe.process.stop()
-
-
-def test_an_error_is_printed_and_ends_with_code_1(probe: Probe) -> None:
-    code, output = probe.run("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    assert code == 1
-    assert output.endswith("KeyboardInterrupt\n")
-
-
 def test_what_a_program_reads_at_its_start_needs_a_process_of_its_own(warm: WarmProcess) -> None:
     assert warm.can_start({**os.environ, "X_TEST": "1", "LIGHT_RANK": "0"})
     for name in ("LD_LIBRARY_PATH", "PYTHONHASHSEED", "OMP_NUM_THREADS"):
         assert not warm.can_start({**os.environ, name: "17"})
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [("no_such_module", "No module named 'no_such_module'"), ("threads", "has started threads")],
-)
-def test_modules_that_cannot_be_shared_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, message: str
-) -> None:
-    (tmp_path / "threads.py").write_text(
-        "import threading, time\n"
-        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match=message):
-        WarmProcess([module]).start("site", [], environment=os.environ, output=2)
 
 
 def draw() -> tuple[int, float, float]:
