@@ -60,21 +60,6 @@ struct Link {
   std::vector<PacketBytes> sent;
 };
 
-TEST(FaultyDatapath, is_the_datapath_below_in_all_that_it_does_not_change) {
-  Link link("loss=0.5");
-  EXPECT_EQ(link.here->address(), link.tap->address());
-  EXPECT_EQ(link.here->mtu_bytes(), link.tap->mtu_bytes());
-  EXPECT_EQ(link.here->local_ports(), link.tap->local_ports());
-  EXPECT_EQ(link.here->room(), link.tap->room());
-  EXPECT_EQ(link.here->descriptor(), link.tap->descriptor());
-  EXPECT_EQ(link.here->stats().packets_received, link.tap->stats().packets_received);
-  EXPECT_EQ(link.here->next_deadline(), kNever);
-  send_split(link.there, {.peer = MemoryDatapath::address_of(0)}, pattern(64, 1));
-  EXPECT_FALSE(link.here->prepare_to_wait());
-  EXPECT_EQ(take_burst(*link.here).size(), 1U);
-  EXPECT_TRUE(link.here->prepare_to_wait());
-}
-
 TEST(FaultyDatapath, a_delay_is_kept_to_the_nanosecond) {
   Link link("delay=1ms");
   link.send(1);
@@ -101,18 +86,6 @@ TEST(FaultyDatapath, payloads_of_delayed_packets_are_the_callers_again_at_once) 
   const auto received = link.arrived(kStart + milliseconds(1));
   ASSERT_EQ(received.size(), 1U);
   EXPECT_EQ(received[0].packet, before);
-}
-
-TEST(FaultyDatapath, a_damaged_packet_is_another_one_and_its_copy_is_whole) {
-  Link link("duplicate=1,corrupt=1");
-  for (std::uint64_t i = 0; i < 50; ++i) {
-    link.send(i);
-  }
-  auto received = link.arrived(kStart + milliseconds(1));
-  ASSERT_EQ(received.size(), 100U);
-  for (const PacketBytes& packet : link.sent) {
-    EXPECT_EQ(std::ranges::count(received, packet, &Received::packet), 1);
-  }
 }
 
 TEST(FaultyDatapath, paths_are_told_apart_by_their_local_ports) {

@@ -37,53 +37,6 @@ std::size_t lost(const std::vector<std::optional<Impairment::Fate>>& all) {
   return count;
 }
 
-ImpairmentConfig everything() {
-  ImpairmentConfig config;
-  config.bits_per_s = 20e9;
-  config.delay = microseconds(200);
-  config.jitter = microseconds(100);
-  config.loss = 0.1;
-  config.burst_start = 0.01;
-  config.burst_packets = 8;
-  config.duplicate = 0.1;
-  config.corrupt = 0.1;
-  config.detour = 0.1;
-  config.detour_delay = milliseconds(1);
-  return config;
-}
-
-TEST(Impairment, a_good_link_does_nothing_to_packets) {
-  Impairment link({}, 1);
-  for (int i = 0; i < 1000; ++i) {
-    const Time now = kStart + microseconds(i);
-    const auto fate = link.decide(static_cast<std::size_t>(i % 64), kBytes, now);
-    ASSERT_TRUE(fate);
-    EXPECT_EQ(fate->at, now);
-    EXPECT_FALSE(fate->copy_at);
-    EXPECT_FALSE(fate->is_damaged);
-  }
-}
-
-TEST(Impairment, the_same_seed_gives_the_same_fates_and_another_one_others) {
-  const auto run = [](std::uint64_t seed) {
-    Impairment link(everything(), seed);
-    std::vector<std::int64_t> drawn;
-    for (const auto& fate : fates(link, 5000)) {
-      drawn.push_back(fate ? fate->at.time_since_epoch().count() : -1);
-      drawn.push_back(fate && fate->copy_at ? fate->copy_at->time_since_epoch().count() : -1);
-      drawn.push_back(fate && fate->is_damaged ? 1 : 0);
-    }
-    PacketBytes packet(100);
-    link.damage(packet);
-    for (const std::byte byte : packet) {
-      drawn.push_back(static_cast<std::int64_t>(byte));
-    }
-    return drawn;
-  };
-  EXPECT_EQ(run(7), run(7));
-  EXPECT_NE(run(7), run(8));
-}
-
 TEST(Impairment, shares_of_packets_are_what_was_asked_for) {
   constexpr int kPackets = 100'000;
   constexpr double kShare = 0.05;
@@ -139,17 +92,6 @@ TEST(Impairment, losses_come_in_bursts_of_limited_length) {
   EXPECT_LE(longest, 2 * config.burst_packets) << "one may follow another at once";
 }
 
-TEST(Impairment, a_burst_is_over_when_nothing_is_sent_for_long) {
-  ImpairmentConfig config;
-  config.burst_start = 1;
-  config.burst_packets = 1'000'000;
-  Impairment link(config, 6);
-  EXPECT_FALSE(link.decide(0, kBytes, kStart));
-  link.config().burst_start = 0;
-  EXPECT_FALSE(link.decide(0, kBytes, kStart + milliseconds(99)));
-  EXPECT_TRUE(link.decide(0, kBytes, kStart + milliseconds(100)));
-}
-
 TEST(Impairment, packets_of_a_path_stay_in_order_unless_they_make_a_detour) {
   ImpairmentConfig config;
   config.delay = microseconds(10);
@@ -178,20 +120,6 @@ TEST(Impairment, dark_paths_lose_everything_and_others_nothing) {
       EXPECT_EQ(link.decide(path, kBytes, kStart).has_value(), !is_dark) << path;
     }
   }
-}
-
-TEST(Impairment, everything_vanishes_between_two_times) {
-  Impairment link({.dark_from = kStart, .dark_until = kStart + milliseconds(2)}, 1);
-  EXPECT_TRUE(link.decide(0, kBytes, kStart - Duration(1)));
-  EXPECT_FALSE(link.decide(0, kBytes, kStart));
-  EXPECT_FALSE(link.decide(0, kBytes, kStart + milliseconds(2) - Duration(1)));
-  EXPECT_TRUE(link.decide(0, kBytes, kStart + milliseconds(2)));
-}
-
-TEST(Impairment, packets_above_the_mtu_vanish) {
-  Impairment link({.mtu_bytes = 1000}, 1);
-  EXPECT_TRUE(link.decide(0, 1000, kStart));
-  EXPECT_FALSE(link.decide(0, 1001, kStart));
 }
 
 TEST(Impairment, a_policer_lets_its_burst_pass_and_then_its_rate) {
@@ -239,18 +167,6 @@ TEST(Impairment, a_rate_queues_what_it_can_hold_and_drops_the_rest) {
   EXPECT_EQ(later->at, kStart + milliseconds(101)) << "an idle link is not in debt";
 }
 
-TEST(Impairment, a_copy_comes_with_its_packet_or_up_to_a_delay_later) {
-  ImpairmentConfig config;
-  config.delay = microseconds(500);
-  config.duplicate = 1;
-  Impairment link(config, 2);
-  for (const auto& fate : fates(link, 1000)) {
-    ASSERT_TRUE(fate && fate->copy_at);
-    EXPECT_GE(*fate->copy_at, fate->at);
-    EXPECT_LE(*fate->copy_at, fate->at + config.delay);
-  }
-}
-
 TEST(Impairment, damage_always_changes_the_packet) {
   Impairment link({}, 11);
   std::set<std::size_t> lengths;
@@ -265,15 +181,6 @@ TEST(Impairment, damage_always_changes_the_packet) {
     }
   }
   EXPECT_GT(lengths.size(), 1000U) << "lengths are damaged too";
-}
-
-TEST(Impairment, an_empty_packet_can_be_damaged) {
-  Impairment link({}, 12);
-  for (int i = 0; i < 1000; ++i) {
-    PacketBytes packet;
-    link.damage(packet);
-    ASSERT_FALSE(packet.empty());
-  }
 }
 
 }  // namespace
