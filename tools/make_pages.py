@@ -37,12 +37,6 @@ _OTHER_VARIABLES = (
         "of TensorFlow 1.",
     ),
     (
-        "LIGHTCC_TF_KERNELS",
-        "`lightcc.tensorflow`",
-        "0: operations run as Python functions of TensorFlow, as they do where its kernels cannot "
-        "be used. All ranks need the same.",
-    ),
-    (
         "LIGHTCC_RESULT_FD",
         "a rank",
         "Set by `horovod.run` for its ranks: the descriptor for the result.",

@@ -105,7 +105,7 @@ void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
     fail(context,
          make_error(ErrorCode::kUnimplemented,
                     "this TensorFlow calls asynchronous operations in a way that this lightcc does "
-                    "not know: set LIGHTCC_TF_KERNELS=0 on all ranks, or use a newer lightcc"));
+                    "not know: use a newer lightcc, or TensorFlow 2.14 to 2.21"));
     api().run_done(done);
     return;
   }

@@ -9,7 +9,7 @@ import tensorflow as tf
 from lightcc._ops import basics
 from lightcc._ops.reductions import Average, Sum
 from lightcc.process_sets import ProcessSet, get_process_set_ids_and_ranks
-from lightcc.tensorflow import _calls, _python_ops
+from lightcc.tensorflow import _calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,6 +154,5 @@ def register() -> None:
     """Tells TensorFlow of the gradients; once in a process."""
     for name, gradient in GRADIENTS.items():
         tf.RegisterGradient(name)(gradient)
-    _python_ops.gradients.update(GRADIENTS)
     for name in ("LightccStanding", "LightccJoin", "LightccBarrier"):
         tf.no_gradient(name)

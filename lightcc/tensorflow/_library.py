@@ -1,13 +1,8 @@
-"""Loads the operations of `liblightcc_tf.so` into the TensorFlow of this process.
-
-Where that cannot be, `_python_ops` takes their place.
-"""
+"""Loads the operations of `liblightcc_tf.so` into the TensorFlow of this process."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +27,34 @@ COLLECTIVES = (
 )
 
 
-#: 0: operations run as Python functions.
-VARIABLE = "LIGHTCC_TF_KERNELS"
 PATH = Path(__file__).parents[1] / "liblightcc_tf.so"
 
 
-def _try_kernels() -> tuple[Any, str]:
-    """Returns the operations as functions, or `None` and why there are none.
+def _load() -> Any:
+    """Returns the operations as functions.
 
     Nothing of TensorFlow runs: programs choose devices and threads after the import, which it
     allows until something has run. That it calls back as kernels need it is tried in a child
     process, and looked at once more by the first collective.
+
+    Raises:
+        ImportError: This TensorFlow cannot use the kernels; the text says why.
     """
-    if os.environ.get(VARIABLE) == "0":
-        return None, f"{VARIABLE} is 0"
     try:
         kernels = tf.load_op_library(str(PATH))
     except (tf.errors.NotFoundError, OSError) as error:
-        return None, f"{PATH} cannot be loaded: {error}"
+        reason = f"{PATH} cannot be loaded: {error}"
+        raise _refusal(reason) from error
     library = ctypes.CDLL(str(PATH))
     library.lightcc_tf_problem.restype = ctypes.c_char_p
     problem = library.lightcc_tf_problem().decode()
     if problem:
-        return None, problem
+        raise _refusal(problem)
     if not _calls_back(library):
-        return None, "it does not call back as it does from 2.14 to 2.21"
+        reason = "it does not call back as it does from 2.14 to 2.21"
+        raise _refusal(reason)
     _let_collectives_overlap()
-    return kernels, ""
+    return kernels
 
 
 def _calls_back(library: Any) -> bool:
@@ -66,20 +62,10 @@ def _calls_back(library: Any) -> bool:
     return bool(library.lightcc_tf_calls_back(None))
 
 
-def _load() -> tuple[Any, str]:
-    """Returns the operations as functions, and why they are no kernels; "" where they are."""
-    kernels, reason = _try_kernels()
-    if not reason:
-        return kernels, ""
-    if os.environ.get(VARIABLE) != "0":
-        msg = (
-            f"lightcc's kernels cannot be used with TensorFlow {tf.__version__}: {reason}. Its "
-            "operations run as Python functions, which is slower; all ranks need the same."
-        )
-        warnings.warn(msg, RuntimeWarning, stacklevel=2)
-    from lightcc.tensorflow import _python_ops
-
-    return _python_ops, reason
+def _refusal(reason: str) -> ImportError:
+    return ImportError(
+        f"lightcc's kernels cannot be used with TensorFlow {tf.__version__}: {reason}"
+    )
 
 
 def _let_collectives_overlap() -> None:
@@ -97,4 +83,4 @@ def _let_collectives_overlap() -> None:
         auto_control_deps.ASYNC_STATEFUL_OPS = type(known)([*known, *COLLECTIVES])
 
 
-ops, why_no_kernels = _load()
+ops = _load()

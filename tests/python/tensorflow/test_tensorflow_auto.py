@@ -98,21 +98,18 @@ def sums_arrive(in_function: bool, fusion: dict[str, Any]) -> tuple[list[str], l
 
 
 @pytest.mark.parametrize(
-    ("in_function", "kernels", "fusion"),
+    ("in_function", "fusion"),
     [
-        (False, "1", {}),
-        (True, "1", {}),
-        (True, "1", {"fusion_type": "piecewise_fusion", "piecewise_fusion_schedule": "0;2"}),
-        (True, "1", {"num_groups": 2}),
-        (False, "0", {}),
-        (True, "0", {}),
+        (False, {}),
+        (True, {}),
+        (True, {"fusion_type": "piecewise_fusion", "piecewise_fusion_schedule": "0;2"}),
+        (True, {"num_groups": 2}),
     ],
 )
 def test_steps_of_one_graph_travel_in_each_way_and_all_arrives(
-    in_function: bool, kernels: str, fusion: dict[str, Any]
+    in_function: bool, fusion: dict[str, Any]
 ) -> None:
-    env = {**SMALL, "LIGHTCC_TF_KERNELS": kernels}
-    (ways, mine), other = spawn_ranks(sums_arrive, 2, in_function, fusion, env=env, hosts=HOSTS)
+    (ways, mine), other = spawn_ranks(sums_arrive, 2, in_function, fusion, env=SMALL, hosts=HOSTS)
     assert other == (ways, mine)
     trials = [way for way in ("uncompressed", "int8", "int4") for _ in range(TRIAL_STEPS)]
     # What is said after a step is how the next one travels, or in a graph this one.
@@ -215,6 +212,5 @@ def on_one_host() -> None:
     np.testing.assert_array_equal(tape.gradient(loss, weights)[0].numpy(), np.full((40, 5), 3.0))
 
 
-@pytest.mark.parametrize("kernels", ["1", "0"])
-def test_on_one_host_nothing_is_compressed_and_what_cannot_be_is_refused(kernels: str) -> None:
-    spawn_ranks(on_one_host, 2, env={"LIGHTCC_TF_KERNELS": kernels})
+def test_on_one_host_nothing_is_compressed_and_what_cannot_be_is_refused() -> None:
+    spawn_ranks(on_one_host, 2)
