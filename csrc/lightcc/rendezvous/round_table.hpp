@@ -1,5 +1,4 @@
-// Who has joined each round of a store, and why it failed: what HashStore and the TCP server have
-// in common.
+// Who has joined each round of a store, and why it failed.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// The keys and values of one store, bounded in bytes: what HashStore and the TCP server have in
-// common.
+// The keys and values of one store, bounded in bytes.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@
 #include "lightcc/control/control_tree.hpp"
 #include "lightcc/engine/liveness.hpp"
 
-#include "doubles/hash_store.hpp"
+#include "doubles/local_store.hpp"
 
 namespace lightcc::membership_test {
 namespace {
@@ -68,7 +68,7 @@ class CountedRound final : public RendezvousRound {
 /// of them sent to the store.
 std::vector<Membership> join(int size, int* most_messages = nullptr) {
   std::vector<int> messages(static_cast<std::size_t>(size), 0);
-  const std::shared_ptr<Store> store = make_hash_store();
+  const std::shared_ptr<Store> store = make_local_store();
   std::vector<std::optional<Membership>> joined(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

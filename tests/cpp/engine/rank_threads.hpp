@@ -1,4 +1,4 @@
-// Runs ranks as threads of one process over a HashStore: fast, and visible to TSan as a whole.
+// Runs ranks as threads of one process: fast, and visible to TSan as a whole.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 #include "lightcc/engine/world.hpp"
 
-#include "doubles/hash_store.hpp"
+#include "doubles/local_store.hpp"
 
 namespace lightcc::testing {
 
@@ -67,7 +67,7 @@ inline void PrintTo(const JobOptions& options, std::ostream* out) {
 
 /// Makes a world of `options.size` ranks and runs `body` on each, in its own thread.
 inline void run_job(const JobOptions& options, const std::function<void(World&, int)>& body) {
-  const std::shared_ptr<Store> store = make_hash_store();
+  const std::shared_ptr<Store> store = make_local_store();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.size; ++rank) {
     threads.emplace_back([&, rank] {

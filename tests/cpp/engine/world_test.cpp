@@ -350,10 +350,10 @@ TEST(World, can_be_made_again_many_times) {
 }
 
 TEST(World, missing_ranks_are_named_when_they_do_not_come) {
-  const std::shared_ptr<Store> store = make_hash_store();
+  const std::shared_ptr<Store> store = make_local_store();
   WorldOptions options;
   auto knobs = read_knobs(testing::get_env_from(
-      {{"HOROVOD_START_TIMEOUT", "1"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "1"}}));
+      {{"HOROVOD_START_TIMEOUT", "4"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "4"}}));
   ASSERT_TRUE(knobs.ok());
   options.knobs = *knobs;
   options.epoch.size = 3;
@@ -366,7 +366,7 @@ TEST(World, missing_ranks_are_named_when_they_do_not_come) {
 }
 
 TEST(World, a_rank_that_cannot_join_tells_the_others_why) {
-  const std::shared_ptr<Store> store = make_hash_store();
+  const std::shared_ptr<Store> store = make_local_store();
   std::vector<Status> seen(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {

@@ -14,7 +14,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/world.hpp"
 
-#include "doubles/hash_store.hpp"
+#include "doubles/local_store.hpp"
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -289,7 +289,7 @@ std::vector<Status> starts_of(int size,
                               double start_timeout_s = 30) {
   fake::set("devices=4");
   fake::set_nccl(nccl_settings);
-  const std::shared_ptr<Store> store = make_hash_store();
+  const std::shared_ptr<Store> store = make_local_store();
   std::vector<Status> statuses(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

@@ -1,4 +1,4 @@
-// The bounded map behind both stores.
+// The bounded map behind a store.
 #include "lightcc/rendezvous/store_map.hpp"
 
 #include <string>

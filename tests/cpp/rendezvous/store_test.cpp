@@ -1,4 +1,4 @@
-// What every Store promises, for each implementation.
+// What a Store promises.
 #include <poll.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
-#include "doubles/hash_store.hpp"
+#include "doubles/local_store.hpp"
 
 namespace lightcc::store_test {
 namespace {
@@ -33,30 +33,13 @@ Bytes bytes_of(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// A store and, where it needs one, its server.
-struct Subject {
-  std::unique_ptr<TcpStoreServer> server;
-  std::shared_ptr<Store> store;
-};
-
-Subject make_hash() {
-  return {nullptr, make_hash_store()};
-}
-
-Subject make_tcp() {
-  auto server = TcpStoreServer::start(SocketAddress::resolve("127.0.0.1:0").value(), "secret");
-  EXPECT_TRUE(server.ok()) << server.status().message();
-  const std::string address = server.value()->address().to_string();
-  return {std::move(server).value(), make_tcp_store(address, "secret")};
-}
-
-class StoreTest : public testing::TestWithParam<Subject (*)()> {
+class StoreTest : public testing::Test {
  protected:
-  Subject subject_ = GetParam()();
-  Store& store_ = *subject_.store;
+  const std::shared_ptr<Store> served_ = make_local_store();
+  Store& store_ = *served_;
 };
 
-TEST_P(StoreTest, get_returns_what_set_stored) {
+TEST_F(StoreTest, get_returns_what_set_stored) {
   ASSERT_TRUE(store_.set("a", bytes_of("one"), soon()).ok());
   EXPECT_EQ(store_.get("a", soon()).value(), bytes_of("one"));
   ASSERT_TRUE(store_.set("a", bytes_of("two"), soon()).ok());
@@ -65,7 +48,7 @@ TEST_P(StoreTest, get_returns_what_set_stored) {
   EXPECT_EQ(store_.get("", soon()).value(), Bytes());
 }
 
-TEST_P(StoreTest, get_waits_for_set) {
+TEST_F(StoreTest, get_waits_for_set) {
   std::thread setter;
   Result<Bytes> value = Status(ErrorCode::kInternal, "not run");
   std::thread getter([&] { value = store_.get("late", soon()); });
@@ -80,7 +63,7 @@ TEST_P(StoreTest, get_waits_for_set) {
   EXPECT_EQ(value.value(), bytes_of("here"));
 }
 
-TEST_P(StoreTest, a_timeout_names_the_key) {
+TEST_F(StoreTest, a_timeout_names_the_key) {
   const auto value = store_.get("world/7/rank/3", in(seconds(1)));
   ASSERT_FALSE(value.ok());
   EXPECT_EQ(value.status().code(), ErrorCode::kTimeout);
@@ -91,7 +74,7 @@ TEST_P(StoreTest, a_timeout_names_the_key) {
   EXPECT_EQ(store_.get("world/7/rank/3", soon()).value(), bytes_of("x"));
 }
 
-TEST_P(StoreTest, remove_prefix_removes_the_prefix_only) {
+TEST_F(StoreTest, remove_prefix_removes_the_prefix_only) {
   for (const char* key : {"a/1", "a/2", "b/1"}) {
     ASSERT_TRUE(store_.set(key, bytes_of(key), soon()).ok());
   }
@@ -101,7 +84,7 @@ TEST_P(StoreTest, remove_prefix_removes_the_prefix_only) {
   EXPECT_EQ(store_.get("a/2", in(milliseconds(20))).status().code(), ErrorCode::kTimeout);
 }
 
-TEST_P(StoreTest, the_largest_key_and_value_pass) {
+TEST_F(StoreTest, the_largest_key_and_value_pass) {
   const std::string key(256, 'k');
   Bytes value(std::size_t{16} << 20);
   for (std::size_t i = 0; i < value.size(); ++i) {
@@ -113,13 +96,13 @@ TEST_P(StoreTest, the_largest_key_and_value_pass) {
   EXPECT_TRUE(got.value() == value);
 }
 
-TEST_P(StoreTest, beyond_the_limits_it_is_the_callers_fault) {
+TEST_F(StoreTest, beyond_the_limits_it_is_the_callers_fault) {
   EXPECT_EQ(store_.set(std::string(257, 'k'), {}, soon()).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store_.set("k", Bytes((std::size_t{16} << 20) + 1), soon()).code(),
             ErrorCode::kInvalidArgument);
 }
 
-TEST_P(StoreTest, compare_and_set_sets_what_is_as_expected) {
+TEST_F(StoreTest, compare_and_set_sets_what_is_as_expected) {
   EXPECT_EQ(store_.compare_and_set("k", bytes_of("x"), bytes_of("a"), soon()).value(),
             std::nullopt);
   EXPECT_EQ(store_.compare_and_set("k", std::nullopt, bytes_of("a"), soon()).value(),
@@ -133,7 +116,7 @@ TEST_P(StoreTest, compare_and_set_sets_what_is_as_expected) {
   EXPECT_EQ(store_.get("k", soon()).value(), bytes_of("b"));
 }
 
-TEST_P(StoreTest, of_several_compare_and_sets_one_succeeds) {
+TEST_F(StoreTest, of_several_compare_and_sets_one_succeeds) {
   constexpr int kThreads = 8;
   std::atomic<int> succeeded = 0;
   std::vector<std::thread> threads;
@@ -151,7 +134,7 @@ TEST_P(StoreTest, of_several_compare_and_sets_one_succeeds) {
   EXPECT_EQ(succeeded, 1);
 }
 
-TEST_P(StoreTest, compare_and_set_has_small_values_only) {
+TEST_F(StoreTest, compare_and_set_has_small_values_only) {
   const Bytes large((std::size_t{64} << 10) + 1);
   for (const auto& result : {store_.compare_and_set("k", std::nullopt, large, soon()),
                              store_.compare_and_set("k", large, {}, soon())}) {
@@ -162,7 +145,7 @@ TEST_P(StoreTest, compare_and_set_has_small_values_only) {
 
 using Entries = std::vector<std::pair<std::string, Bytes>>;
 
-TEST_P(StoreTest, a_watch_sees_what_is_there_and_then_what_changes) {
+TEST_F(StoreTest, a_watch_sees_what_is_there_and_then_what_changes) {
   ASSERT_TRUE(store_.set("p/1", bytes_of("one"), soon()).ok());
   ASSERT_TRUE(store_.set("q", bytes_of("else"), soon()).ok());
   auto view = store_.watch("p/", 0, soon());
@@ -188,7 +171,7 @@ TEST_P(StoreTest, a_watch_sees_what_is_there_and_then_what_changes) {
   EXPECT_NE(store_.watch("p/", view->state, soon())->state, view->state);
 }
 
-TEST_P(StoreTest, a_removal_and_a_compare_and_set_wake_a_watch) {
+TEST_F(StoreTest, a_removal_and_a_compare_and_set_wake_a_watch) {
   ASSERT_TRUE(store_.set("p/1", {}, soon()).ok());
   for (const bool removes : {false, true}) {
     const auto before = store_.watch("p/", 0, soon());
@@ -206,7 +189,7 @@ TEST_P(StoreTest, a_removal_and_a_compare_and_set_wake_a_watch) {
   }
 }
 
-TEST_P(StoreTest, a_watch_of_too_much_is_refused) {
+TEST_F(StoreTest, a_watch_of_too_much_is_refused) {
   ASSERT_TRUE(store_.set("p/1", Bytes(std::size_t{1} << 20), soon()).ok());
   const auto view = store_.watch("p/", 0, soon());
   EXPECT_EQ(view.status().code(), ErrorCode::kInvalidArgument);
@@ -214,7 +197,7 @@ TEST_P(StoreTest, a_watch_of_too_much_is_refused) {
       << view.status().message();
 }
 
-TEST_P(StoreTest, many_threads_meet_through_one_store) {
+TEST_F(StoreTest, many_threads_meet_through_one_store) {
   constexpr int kThreads = 16;
   std::vector<int> sums(kThreads);
   std::vector<std::thread> threads;
@@ -256,7 +239,7 @@ void expect_same(const Status& seen, const Status& expected) {
   EXPECT_EQ(seen.rank(), expected.rank());
 }
 
-TEST_P(RoundTest, those_who_joined_share_keys_with_all) {
+TEST_F(RoundTest, those_who_joined_share_keys_with_all) {
   const auto first = join(0);
   const auto second = join(1);
   ASSERT_TRUE(first->set("world/a", bytes_of("one"), soon()).ok());
@@ -265,7 +248,7 @@ TEST_P(RoundTest, those_who_joined_share_keys_with_all) {
   EXPECT_TRUE(first->failure({}).ok());
 }
 
-TEST_P(RoundTest, a_gather_gives_all_shares_to_all) {
+TEST_F(RoundTest, a_gather_gives_all_shares_to_all) {
   std::vector<std::thread> threads;
   std::vector<Bytes> got(3);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
@@ -287,7 +270,7 @@ TEST_P(RoundTest, a_gather_gives_all_shares_to_all) {
   EXPECT_EQ(got[2], got[0]);
 }
 
-TEST_P(RoundTest, a_gather_without_one_share_ends_with_the_round_or_in_time) {
+TEST_F(RoundTest, a_gather_without_one_share_ends_with_the_round_or_in_time) {
   const auto first = join(0);
   auto second = join(1);
   const TimePoint at_once = Clock::system().now() + std::chrono::milliseconds(20);
@@ -305,7 +288,7 @@ TEST_P(RoundTest, a_gather_without_one_share_ends_with_the_round_or_in_time) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST_P(RoundTest, who_goes_away_is_heard_of_wherever_others_wait) {
+TEST_F(RoundTest, who_goes_away_is_heard_of_wherever_others_wait) {
   auto gone = join(2);
   const auto idle = join(0);
   const auto getter = join(1);
@@ -321,7 +304,7 @@ TEST_P(RoundTest, who_goes_away_is_heard_of_wherever_others_wait) {
   EXPECT_TRUE(elsewhere->failure({}).ok());
 }
 
-TEST_P(RoundTest, news_wakes_who_sleeps_on_the_descriptor) {
+TEST_F(RoundTest, news_wakes_who_sleeps_on_the_descriptor) {
   const auto idle = join(0);
   pollfd entry{idle->event_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
@@ -330,7 +313,7 @@ TEST_P(RoundTest, news_wakes_who_sleeps_on_the_descriptor) {
   expect_same(idle->failure(soon()), last_will_of(1));
 }
 
-TEST_P(RoundTest, the_first_reason_counts_for_all) {
+TEST_F(RoundTest, the_first_reason_counts_for_all) {
   const auto first = join(0);
   const auto second = join(1);
   const Status why(ErrorCode::kSystem, "rank 1: too many open files", 1);
@@ -339,14 +322,14 @@ TEST_P(RoundTest, the_first_reason_counts_for_all) {
   expect_same(first->failure(soon()), why);
 }
 
-TEST_P(RoundTest, who_comes_late_hears_why_it_failed) {
+TEST_F(RoundTest, who_comes_late_hears_why_it_failed) {
   join(1).reset();
   auto late = store_.join("world/", last_will_of(0), soon());
   // The news may be the answer already.
   expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), last_will_of(1));
 }
 
-TEST_P(RoundTest, who_has_not_joined_can_fail_it_for_all) {
+TEST_F(RoundTest, who_has_not_joined_can_fail_it_for_all) {
   const auto joined = join(0);
   const Status why(ErrorCode::kPeerFailed, "worker 4 has ended");
   ASSERT_TRUE(store_.fail("world/", why, soon()).ok());
@@ -355,7 +338,7 @@ TEST_P(RoundTest, who_has_not_joined_can_fail_it_for_all) {
   expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), why);
 }
 
-TEST_P(RoundTest, a_get_that_was_late_does_not_keep_it_from_failing) {
+TEST_F(RoundTest, a_get_that_was_late_does_not_keep_it_from_failing) {
   const auto first = join(0);
   const auto second = join(1);
   EXPECT_EQ(first->get("world/never", in(milliseconds(20))).status().code(), ErrorCode::kTimeout);
@@ -364,7 +347,7 @@ TEST_P(RoundTest, a_get_that_was_late_does_not_keep_it_from_failing) {
   expect_same(second->failure(soon()), why);
 }
 
-TEST_P(RoundTest, keys_stay_until_the_last_one_has_left) {
+TEST_F(RoundTest, keys_stay_until_the_last_one_has_left) {
   const auto first = join(0);
   const auto second = join(1);
   ASSERT_TRUE(first->set("world/a", bytes_of("one"), soon()).ok());
@@ -374,7 +357,7 @@ TEST_P(RoundTest, keys_stay_until_the_last_one_has_left) {
   EXPECT_FALSE(store_.get("world/a", in(milliseconds(20))).ok());
 }
 
-TEST_P(RoundTest, the_last_one_stays_until_all_others_have_left) {
+TEST_F(RoundTest, the_last_one_stays_until_all_others_have_left) {
   const auto first = join(0);
   const auto second = join(1);
   Status left(ErrorCode::kInternal, "not run");
@@ -390,7 +373,7 @@ TEST_P(RoundTest, the_last_one_stays_until_all_others_have_left) {
   EXPECT_TRUE(left.ok()) << left.message();
 }
 
-TEST_P(RoundTest, who_has_left_is_not_missed) {
+TEST_F(RoundTest, who_has_left_is_not_missed) {
   auto first = join(0);
   const auto second = join(1);
   ASSERT_TRUE(first->leave(false, soon()).ok());
@@ -400,13 +383,6 @@ TEST_P(RoundTest, who_has_left_is_not_missed) {
   ASSERT_TRUE(second->leave(true, soon()).ok());
   EXPECT_TRUE(join(0)->failure({}).ok());
 }
-
-std::string name_of(const testing::TestParamInfo<Subject (*)()>& row) {
-  return row.index == 0 ? "hash" : "tcp";
-}
-
-INSTANTIATE_TEST_SUITE_P(, StoreTest, testing::Values(&make_hash, &make_tcp), name_of);
-INSTANTIATE_TEST_SUITE_P(, RoundTest, testing::Values(&make_hash, &make_tcp), name_of);
 
 }  // namespace
 }  // namespace lightcc::store_test
