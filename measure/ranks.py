@@ -2,9 +2,9 @@
 
 Each program measures one thing, prints a table in Markdown, and stands beside that table with its
 command: `convergence` (what compression does to trainings), `start` (what many ranks cost),
-`torch_collectives` and `optimizer` (lightcc beside torch's own ways). They run where lightcc and
-the framework are installed. `train` emulates trainings on the ranks of `lightcc.bench`, which
-measures what needs no framework.
+`torch_collectives`, `sharded` and `optimizer` (lightcc beside torch's own ways). They run where
+lightcc and the framework are installed. `train` emulates trainings on the ranks of `lightcc.bench`,
+which measures what needs no framework.
 
 Ranks are on this host, or on network namespaces whose links are shaped at both ends
 (`lightcc.bench.cluster`, needs root). A rank runs the program's own file with `--serve KIND` and
