@@ -105,7 +105,7 @@ def use_torch_exchange(enabled: bool) -> bool:
     """
 
 class CompressionSpec:
-    """How an allreduce is compressed: top-k or quantised."""
+    """How an operation is compressed between hosts: top-k or quantised."""
 
     def __init__(
         self,
@@ -118,8 +118,12 @@ class CompressionSpec:
         """Takes the spec of top-k; ValueError where a number is out of its range."""
 
     @staticmethod
-    def quantized(bits: int) -> CompressionSpec:
-        """Returns the spec of elements of 8 or 4 bits; ValueError for others."""
+    def quantized(bits: int, segments: Sequence[tuple[int, int]] = ()) -> CompressionSpec:
+        """Returns the spec of elements of 8 or 4 bits; ValueError for others.
+
+        `segments` are for an allgather or a reducescatter: elements and bits (8, 4, or 0: as they
+        are) of each stretch of what one rank gives, or gets. Blocks begin anew with each.
+        """
 
     @property
     def bits(self) -> int:
@@ -243,6 +247,7 @@ class World:
         waits: bool = False,
         outputs: object = None,
         sequence: str = "",
+        compression: CompressionSpec | None = None,
     ) -> Handle[Any]: ...
     def reducescatter(
         self,
@@ -256,6 +261,7 @@ class World:
         waits: bool = False,
         outputs: object = None,
         sequence: str = "",
+        compression: CompressionSpec | None = None,
     ) -> Handle[Any]: ...
     def broadcast(
         self,

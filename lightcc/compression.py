@@ -304,10 +304,13 @@ def check_compression(compression: Any) -> None:
 
 
 def refuse_engine_compressor(compression: Any, operation: str) -> None:
-    """Raises ValueError where the engine is asked to compress what is no allreduce."""
+    """Raises ValueError where TensorFlow would have the engine compress what is no allreduce."""
     compressor = find_engine_compressor(compression)
     if compressor is not None:
-        msg = f"{operation} cannot be {compressor.label} compressed: only an allreduce can."
+        msg = (
+            f"{operation} cannot be {compressor.label} compressed: in TensorFlow only an allreduce"
+            " can."
+        )
         raise ValueError(msg)
 
 

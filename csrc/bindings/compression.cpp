@@ -42,12 +42,22 @@ CompressionSpec make_spec(
   return spec;
 }
 
-CompressionSpec make_quantized_spec(int bits) {
+CompressionSpec make_quantized_spec(
+    int bits, const std::vector<std::pair<std::uint64_t, unsigned>>& segments) {
   const Compressor compressor = compressor_of(bits);
   if (compressor == Compressor::kTopk) {
     throw py::value_error("quantised elements have 8 or 4 bits, not " + std::to_string(bits) + ".");
   }
-  return {.compressor = compressor};
+  CompressionSpec spec{.compressor = compressor};
+  for (const auto& [elements, width] : segments) {
+    const RowSegment& segment = spec.segments.emplace_back(elements, width);
+    if (!segment.is_valid()) {
+      throw py::value_error(
+          "a segment of " + std::to_string(elements) + " elements in " + std::to_string(width) +
+          " bits: allowed is at least one element, in 8, 4 or 0 bits (as it is).");
+    }
+  }
+  return spec;
 }
 
 py::object compression_position(WorldBinding& world, std::uint32_t process_set) {
@@ -159,14 +169,14 @@ py::bytes regroup_compression(const py::bytes& like,
 void register_compression(py::module_& module,
                           py::class_<WorldBinding, std::shared_ptr<WorldBinding>>& world) {
   py::class_<CompressionSpec>(
-      module, "CompressionSpec", plain_type(), "How an allreduce is compressed.")
+      module, "CompressionSpec", plain_type(), "How an operation is compressed between hosts.")
       .def(py::init(&make_spec),
            "ratio"_a,
            "fp16"_a = false,
            "exact"_a = false,
            "warmup_steps"_a = 0,
            "momentum"_a = 0.0)
-      .def_static("quantized", &make_quantized_spec, "bits"_a)
+      .def_static("quantized", &make_quantized_spec, "bits"_a, "segments"_a = py::tuple())
       .def_property_readonly("bits",
                              [](const CompressionSpec& spec) { return bits_of(spec.compressor); })
       .def_readonly("ratio", &CompressionSpec::ratio)

@@ -242,7 +242,8 @@ void register_world(py::module_& module) {
            "process_set"_a,
            "waits"_a = false,
            "outputs"_a = py::none(),
-           "sequence"_a = "")
+           "sequence"_a = "",
+           "compression"_a = py::none())
       .def(
           "reducescatter",
           [](WorldBinding& world,
@@ -255,16 +256,19 @@ void register_world(py::module_& module) {
              OptionalSet process_set,
              bool waits,
              py::handle outputs,
-             std::string sequence) {
-            return world.reducescatter(
-                tensors,
-                grouped,
-                std::move(name),
-                {.op = op, .prescale = prescale.value, .postscale = postscale.value},
-                process_set,
-                waits,
-                outputs,
-                std::move(sequence));
+             std::string sequence,
+             std::optional<CompressionSpec> compression) {
+            return world.reducescatter(tensors,
+                                       grouped,
+                                       std::move(name),
+                                       {.op = op,
+                                        .prescale = prescale.value,
+                                        .postscale = postscale.value,
+                                        .compression = std::move(compression)},
+                                       process_set,
+                                       waits,
+                                       outputs,
+                                       std::move(sequence));
           },
           "tensors"_a,
           "grouped"_a,
@@ -275,7 +279,8 @@ void register_world(py::module_& module) {
           "process_set"_a,
           "waits"_a = false,
           "outputs"_a = py::none(),
-          "sequence"_a = "")
+          "sequence"_a = "",
+          "compression"_a = py::none())
       .def("broadcast",
            &WorldBinding::broadcast,
            "tensor"_a,

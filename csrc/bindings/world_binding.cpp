@@ -299,10 +299,13 @@ std::int64_t WorldBinding::allgather(py::handle tensors,
                                      OptionalSet process_set,
                                      bool waits,
                                      py::handle outputs,
-                                     std::string sequence) {
+                                     std::string sequence,
+                                     std::optional<CompressionSpec> compression) {
+  Operation prototype = collective(OpType::kAllgather, process_set);
+  prototype.request.signature.compression = std::move(compression);
   return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
-                 .prototype = collective(OpType::kAllgather, process_set),
+                 .prototype = std::move(prototype),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .waits = waits},

@@ -36,7 +36,7 @@ struct ReduceArguments {
   int op = 0;  ///< A ReduceOp, unchecked.
   double prescale = 1.0;
   double postscale = 1.0;
-  std::optional<CompressionSpec> compression = std::nullopt;  ///< Allreduce: asks for compression.
+  std::optional<CompressionSpec> compression = std::nullopt;  ///< Asks for compression.
 };
 
 /// How tensors travel together.
@@ -84,7 +84,8 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                          OptionalSet process_set,
                          bool waits,
                          pybind11::handle outputs,
-                         std::string sequence);
+                         std::string sequence,
+                         std::optional<CompressionSpec> compression);
   std::int64_t reducescatter(pybind11::handle tensors,
                              bool grouped,
                              OptionalName name,

@@ -16,7 +16,6 @@ from lightcc.compression import (
     Compression,
     NoneCompressor,
     engine_spec,
-    refuse_engine_compressor,
 )
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
@@ -410,7 +409,10 @@ def reducescatter(
     Args:
         tensor: Shape (rows, ...), at least 1-dimensional. Read, not copied.
         name: Matches this call across ranks; see `lightcc`.
-        compression: As in `allreduce()`.
+        compression: As in `allreduce()`, but for top-k. Between hosts, int8 and int4 send what each
+            host has summed up, and what rounding takes away is added to the next call of that name.
+            They take as many rows for each rank. Without a name int8 keeps nothing back, and int4
+            is refused.
         op: `Average` (the default) or `Sum`.
         process_set: The ranks that take part.
         prescale_factor: As in `allreduce()`.
@@ -424,7 +426,6 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_engine_compressor(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     handle = _world.current().reducescatter(
         sent,
@@ -435,6 +436,7 @@ def reducescatter(
         postscale_factor,
         set_id(process_set),
         WAITS,
+        compression=engine_spec(compression),
     )
     result: Tensor = compression.decompress(_core.wait(handle), context)
     return result
@@ -487,7 +489,6 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_engine_compressor(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     handle = _world.current().reducescatter(
         [tensor for tensor, _ in compressed],
@@ -498,6 +499,7 @@ def grouped_reducescatter(
         postscale_factor,
         set_id(process_set),
         WAITS,
+        compression=engine_spec(compression),
     )
     return [
         compression.decompress(output, context)

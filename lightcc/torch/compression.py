@@ -15,6 +15,7 @@ from lightcc.compression import (
     NamedCompressors,
     NoneCompressor,
     TopKCompressor,
+    find_engine_compressor,
 )
 
 __all__ = [
@@ -56,3 +57,19 @@ class Compression(metaclass=NamedCompressors):
     int8 = Int8Compressor
     int4 = Int4Compressor
     auto = AutoCompressor
+
+
+def by_engine(compression: Any) -> Any:
+    """Returns the part of `compression` that is not done in Python."""
+    return find_engine_compressor(compression) or Compression.none
+
+
+def refuse_gradients(compression: Any) -> None:
+    """Raises ValueError where the engine would compress what requires a gradient."""
+    compressor = find_engine_compressor(compression)
+    if compressor is not None:
+        msg = (
+            f"A tensor that requires a gradient cannot be {compressor.label} compressed: what is "
+            "not sent is not in the result. Call it under torch.no_grad()."
+        )
+        raise ValueError(msg)

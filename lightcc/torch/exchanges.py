@@ -34,9 +34,12 @@ from lightcc.torch.autograd import (
     HorovodGroupedAllgather,
     records,
 )
+from lightcc.torch.compression import Compression, by_engine, refuse_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from lightcc.torch.compression import Compressor
 
 __all__ = [
     "allgather",
@@ -58,7 +61,10 @@ __all__ = [
 
 @profiled
 def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    compression: type[Compressor] | Compressor = Compression.none,
 ) -> torch.Tensor:
     """Concatenates the tensors of all ranks along the first dimension, with their gradient.
 
@@ -72,6 +78,7 @@ def allgather(
             copied.
         name: Matches this call across ranks; see `lightcc`.
         process_set: The ranks that take part.
+        compression: As in `lightcc.allgather()`.
 
     Returns:
         A new tensor of shape (sum of rows, ...), the same on every rank.
@@ -80,13 +87,16 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    if compiled := operators(process_set):
-        rows: torch.Tensor = compiled.allgather(tensor, name, process_set.process_set_id)
-        return rows
-    if records(tensor):
-        gathered: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)
-        return gathered
-    return exchanges.allgather(tensor, name, process_set)
+    sent, context = compression.compress(tensor)
+    if compiled := operators(process_set, compression):
+        gathered = compiled.allgather(sent, name, process_set.process_set_id)
+    elif records(sent):
+        refuse_gradients(compression)
+        gathered = HorovodAllgather.apply(sent, name, process_set)
+    else:
+        gathered = exchanges.allgather(sent, name, process_set, by_engine(compression))
+    rows: torch.Tensor = compression.decompress(gathered, context)
+    return rows
 
 
 @profiled
@@ -94,6 +104,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    compression: type[Compressor] | Compressor = Compression.none,
 ) -> list[torch.Tensor]:
     """Does `allgather()` on several tensors, all or nothing, with their gradients.
 
@@ -101,6 +112,7 @@ def grouped_allgather(
         tensors: At least one tensor.
         name: Of the group; its members are called `<name>_<i>of<n>`.
         process_set: The ranks that take part.
+        compression: As in `lightcc.allgather()`.
 
     Returns:
         New tensors, in the order of `tensors`.
@@ -109,13 +121,19 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    if compiled := operators(process_set):
-        members = process_set.process_set_id
-        outputs: list[torch.Tensor] = compiled.grouped_allgather(list(tensors), name, members)
-        return outputs
-    if records(*tensors):
-        return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
-    return exchanges.grouped_allgather(tensors, name, process_set)
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in compressed]
+    if compiled := operators(process_set, compression):
+        outputs = compiled.grouped_allgather(sent, name, process_set.process_set_id)
+    elif records(*sent):
+        refuse_gradients(compression)
+        outputs = HorovodGroupedAllgather.apply(name, process_set, *sent)
+    else:
+        outputs = exchanges.grouped_allgather(sent, name, process_set, by_engine(compression))
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(outputs, compressed, strict=True)
+    ]
 
 
 @profiled

@@ -7,7 +7,7 @@ the process set must run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightcc._ops import reductions
 from lightcc._ops.reductions import (
@@ -28,7 +28,6 @@ from lightcc._ops.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
-from lightcc.compression import find_engine_compressor, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
@@ -39,7 +38,7 @@ from lightcc.torch.autograd import (
     HorovodReducescatter,
     records,
 )
-from lightcc.torch.compression import Compression
+from lightcc.torch.compression import Compression, by_engine, refuse_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,21 +68,6 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
 ]
-
-
-def _by_engine(compression: Any) -> Any:
-    """Returns the part of `compression` that is not done here."""
-    return find_engine_compressor(compression) or Compression.none
-
-
-def _refuse_gradients(compression: Any) -> None:
-    compressor = find_engine_compressor(compression)
-    if compressor is not None:
-        msg = (
-            f"A tensor that requires a gradient cannot be {compressor.label} compressed: what is "
-            "not sent is not in the result. Call it under torch.no_grad()."
-        )
-        raise ValueError(msg)
 
 
 @profiled
@@ -141,7 +125,7 @@ def allreduce(
         how = (op, prescale_factor, postscale_factor, process_set.process_set_id)
         output = compiled.allreduce(sent, name, *how)
     elif records(sent):
-        _refuse_gradients(compression)
+        refuse_gradients(compression)
         output = HorovodAllreduce.apply(
             sent, None, name, op, prescale_factor, postscale_factor, process_set
         )
@@ -149,7 +133,7 @@ def allreduce(
         output = reductions.allreduce(
             sent,
             name=name,
-            compression=_by_engine(compression),
+            compression=by_engine(compression),
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
@@ -200,10 +184,10 @@ def grouped_allreduce(
             sent, name, op, prescale_factor, postscale_factor, process_set.process_set_id
         )
     elif records(*sent):
-        _refuse_gradients(compression)
+        refuse_gradients(compression)
         outputs = HorovodGroupedAllreduce.apply(None, name, *how, *sent)
     else:
-        outputs = reductions.grouped_allreduce(sent, None, name, _by_engine(compression), *how)
+        outputs = reductions.grouped_allreduce(sent, None, name, by_engine(compression), *how)
     return [
         compression.decompress(output, context)
         for output, (_, context) in zip(outputs, compressed, strict=True)
@@ -231,7 +215,7 @@ def reducescatter(
     Args:
         tensor: Shape (rows, ...), at least 1-dimensional, contiguous. Read, not copied.
         name: Matches this call across ranks; see `lightcc`.
-        compression: As in `allreduce()`.
+        compression: As in `lightcc.reducescatter()`.
         op: `Average` (the default) or `Sum`.
         process_set: The ranks that take part.
         prescale_factor: As in `allreduce()`.
@@ -245,16 +229,16 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_engine_compressor(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     how = (op, process_set, prescale_factor, postscale_factor)
     if compiled := operators(process_set, compression):
         members = (process_set.process_set_id, process_set.size(), process_set.rank())
         output = compiled.reducescatter(sent, name, op, prescale_factor, postscale_factor, *members)
     elif records(sent):
+        refuse_gradients(compression)
         output = HorovodReducescatter.apply(sent, name, *how)
     else:
-        output = reductions.reducescatter(sent, name, Compression.none, *how)
+        output = reductions.reducescatter(sent, name, by_engine(compression), *how)
     share: torch.Tensor = compression.decompress(output, context)
     return share
 
@@ -287,7 +271,6 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_engine_compressor(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     how = (op, process_set, prescale_factor, postscale_factor)
@@ -297,9 +280,10 @@ def grouped_reducescatter(
             sent, name, op, prescale_factor, postscale_factor, *members
         )
     elif records(*sent):
+        refuse_gradients(compression)
         outputs = HorovodGroupedReducescatter.apply(name, *how, *sent)
     else:
-        outputs = reductions.grouped_reducescatter(sent, name, Compression.none, *how)
+        outputs = reductions.grouped_reducescatter(sent, name, by_engine(compression), *how)
     return [
         compression.decompress(output, context)
         for output, (_, context) in zip(outputs, compressed, strict=True)

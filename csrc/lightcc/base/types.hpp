@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lightcc/base/export.hpp"
 
@@ -131,7 +132,17 @@ constexpr Compressor compressor_of(std::int64_t bits) {
   return bits == 8 ? Compressor::kInt8 : bits == 4 ? Compressor::kInt4 : Compressor::kTopk;
 }
 
-/// How an all-reduce is compressed between hosts. What does not travel is kept for the next time.
+/// A stretch of a row whose elements travel alike, apart from those of its neighbours.
+struct RowSegment {
+  std::uint64_t elements = 0;  ///< At least one.
+  unsigned bits = 0;           ///< An element takes so many: 8 or 4. 0: as it is.
+  bool operator==(const RowSegment&) const = default;
+  bool is_valid() const {
+    return elements > 0 && (bits == 0 || compressor_of(bits) != Compressor::kTopk);
+  }
+};
+
+/// How an operation is compressed between hosts. What does not travel is kept for the next time.
 struct CompressionSpec {
   Compressor compressor = Compressor::kTopk;
   // Only top-k uses these; others leave them as they are here.
@@ -140,15 +151,17 @@ struct CompressionSpec {
   std::uint32_t warmup_steps = 0;  ///< The share falls from 25% to `ratio`.
   bool fp16 = false;               ///< Values travel as float16.
   bool exact = false;              ///< Exactly the share; else about as many.
+  /// They cut what each rank gives to an all-gather, or gets of a reduce-scatter. Empty: one cut.
+  std::vector<RowSegment> segments{};
 
   bool operator==(const CompressionSpec&) const = default;
   bool is_quantized() const { return bits_of(compressor) != 0; }
   /// Whether every field is in its range.
   bool is_valid() const {
     if (is_quantized()) {
-      return *this == CompressionSpec{.compressor = compressor};
+      return *this == CompressionSpec{.compressor = compressor, .segments = segments};
     }
-    return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0;
+    return segments.empty() && ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0;
   }
 };
 

@@ -94,7 +94,9 @@ std::string compression_text(const std::optional<CompressionSpec>& spec) {
     return "no compression";
   }
   if (spec->is_quantized()) {
-    return compressor_name(spec->compressor);
+    const std::string segments =
+        spec->segments.empty() ? "" : " in " + std::to_string(spec->segments.size()) + " segments";
+    return compressor_name(spec->compressor) + segments;
   }
   return "top-k of ratio " + std::to_string(spec->ratio) + (spec->fp16 ? ", as float16" : "") +
          (spec->exact ? ", exact" : "") + ", momentum " + std::to_string(spec->momentum) + ", " +
@@ -105,8 +107,10 @@ std::string compression_mismatch(const Signature& first, const Signature& other)
   if (first.compression == other.compression) {
     return {};
   }
-  return "Mismatched compression: One rank specified " + compression_text(first.compression) +
-         ", but another rank specified " + compression_text(other.compression) + ".";
+  const std::string ones = compression_text(first.compression);
+  const std::string others = compression_text(other.compression);
+  return "Mismatched compression: One rank specified " + ones + ", but another rank specified " +
+         (ones == others ? "segments of other sizes" : others) + ".";
 }
 
 std::string root_mismatch(const Signature& first, const Signature& other) {

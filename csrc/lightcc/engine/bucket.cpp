@@ -104,8 +104,12 @@ Result<std::unique_ptr<Work>> start_allreduce(Plane& plane,
 
 Result<std::unique_ptr<Work>> start_allgather(Plane& plane,
                                               BucketTensor& tensor,
+                                              bool is_compressed,
                                               const BucketSite& site) {
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, gathered_shape(tensor), plane));
+  if (is_compressed) {
+    return start_compressed_allgather(tensor, input_of(tensor), out, site);
+  }
   return site.group().allgather(input_of(tensor), out, gathered_bytes(tensor));
 }
 
@@ -149,8 +153,10 @@ Result<std::unique_ptr<Work>> start_alltoall(Plane& plane,
 
 // The first (rows mod members) members get one row more.
 Result<std::unique_ptr<Work>> start_reducescatter(Plane& plane,
-                                                  BucketTensor& tensor,
+                                                  Bucket& bucket,
+                                                  bool is_compressed,
                                                   const BucketSite& site) {
+  BucketTensor& tensor = bucket.tensors.front();
   Group& group = site.group();
   const auto members = static_cast<std::size_t>(group.size());
   const auto rows = static_cast<std::size_t>(tensor.signature().shape[0]);
@@ -169,6 +175,9 @@ Result<std::unique_ptr<Work>> start_reducescatter(Plane& plane,
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), plane));
   const Signature& signature = tensor.signature();
   const Reduction reduction = reduction_of(signature, members);
+  if (is_compressed) {
+    return start_compressed_scatter(bucket, input_of(tensor), out, reduction, site);
+  }
   if (has_wide_sums(signature)) {
     return wide_reduce_scatter(group, input_of(tensor), out, std::move(counts), reduction);
   }
@@ -279,7 +288,9 @@ Result<std::byte*> output_for(const Operation& operation,
 Result<std::unique_ptr<Work>> Plane::start(Bucket& bucket,
                                            const Route& route,
                                            const BucketSite& site) {
-  if (route.algorithm == Algorithm::kCompressed) {
+  const bool is_compressed = route.algorithm == Algorithm::kCompressed;
+  const OpType op = bucket.tensors.front().signature().op;
+  if (is_compressed && op == OpType::kAllreduce) {
     LIGHTCC_ASSIGN_OR_RETURN(auto work, start_compressed_on_devices(bucket, site));
     if (work != nullptr) {
       return work;
@@ -290,17 +301,17 @@ Result<std::unique_ptr<Work>> Plane::start(Bucket& bucket,
                                  : start_whole(*this, bucket, route, site);
   }
   BucketTensor& first = bucket.tensors.front();
-  switch (first.signature().op) {
+  switch (op) {
     case OpType::kAllreduce:
       return start_allreduce(*this, bucket, route.algorithm, site);
     case OpType::kAllgather:
-      return start_allgather(*this, first, site);
+      return start_allgather(*this, first, is_compressed, site);
     case OpType::kBroadcast:
       return start_broadcast(*this, first, site);
     case OpType::kAlltoall:
       return start_alltoall(*this, first, site);
     case OpType::kReducescatter:
-      return start_reducescatter(*this, first, site);
+      return start_reducescatter(*this, bucket, is_compressed, site);
     case OpType::kSend:
     case OpType::kRecv:
       return start_transfer(*this, first, site);

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "lightcc/compression/exchange/compressed_allreduce.hpp"
+#include "lightcc/compression/exchange/compressed_gather.hpp"
 #include "lightcc/compression/exchange/compressed_item.hpp"
+#include "lightcc/compression/exchange/compressed_scatter.hpp"
 #include "lightcc/compression/residual/shard.hpp"
 #include "lightcc/compression/topk/topk_plan.hpp"
 
@@ -48,6 +50,7 @@ void go_on(TensorResidual& entry, const BucketTensor& tensor, ResidualStore& res
 }
 
 Result<std::shared_ptr<TensorResidual>> entry_on(CompressionKernels& kernels,
+                                                 ResidualOf of,
                                                  const Bucket& bucket,
                                                  const BucketTensor& tensor,
                                                  const BucketSite& site) {
@@ -56,10 +59,12 @@ Result<std::shared_ptr<TensorResidual>> entry_on(CompressionKernels& kernels,
   const double factor = factor_of_kept(signature, site);
   LIGHTCC_RETURN_IF_ERROR(site.residuals.set_factor(key, factor));
   auto entry = site.residuals.entry(
-      key, *site.compression_position, signature.dtype, elements_of(signature), kernels);
+      key, of, *site.compression_position, signature.dtype, elements_of(signature), kernels);
   if (entry.ok()) {
     (*entry)->send_factor = factor;
-    go_on(**entry, tensor, site.residuals);
+    if (of == ResidualOf::kShard) {
+      go_on(**entry, tensor, site.residuals);
+    }
   }
   return entry;
 }
@@ -133,7 +138,8 @@ std::optional<Entries> entries_on_devices(const Bucket& bucket, const BucketSite
   entries.reserve(bucket.tensors.size());
   for (const BucketTensor& tensor : bucket.tensors) {
     const std::int32_t device = tensor.operation->operation.input.memory.device;
-    auto entry = entry_on(*site.devices->topk_kernels(device), bucket, tensor, site);
+    auto entry =
+        entry_on(*site.devices->topk_kernels(device), ResidualOf::kShard, bucket, tensor, site);
     if (!entry.ok()) {  // The next bucket meets an objection.
       log_why_on_host(bucket, site, entry.status().message());
       return std::nullopt;
@@ -202,9 +208,50 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
   Entries entries;
   for (const BucketTensor& tensor : bucket.tensors) {
     LIGHTCC_ASSIGN_OR_RETURN(entries.emplace_back(),
-                             entry_on(host_kernels(), bucket, tensor, site));
+                             entry_on(host_kernels(), ResidualOf::kShard, bucket, tensor, site));
   }
   return start_with(bucket, spans, reduction, site, std::move(entries), /*on_device=*/false);
+}
+
+Result<std::unique_ptr<Work>> start_compressed_allgather(const BucketTensor& tensor,
+                                                         const std::byte* in,
+                                                         std::byte* out,
+                                                         const BucketSite& site) {
+  const Signature& signature = tensor.signature();
+  std::vector<std::size_t> elements = gathered_bytes(tensor);
+  for (std::size_t& count : elements) {
+    count /= element_size(signature.dtype);
+  }
+  return make_compressed_allgather(site.group(),
+                                   in,
+                                   out,
+                                   elements,
+                                   {.dtype = signature.dtype,
+                                    .spec = *signature.compression,
+                                    .blocks = site.compression_position->blocks,
+                                    .counters = &site.residuals.counters()});
+}
+
+Result<std::unique_ptr<Work>> start_compressed_scatter(const Bucket& bucket,
+                                                       const std::byte* in,
+                                                       std::byte* out,
+                                                       const Reduction& reduction,
+                                                       const BucketSite& site) {
+  const BucketTensor& tensor = bucket.tensors.front();
+  const Signature& signature = tensor.signature();
+  std::shared_ptr<TensorResidual> entry;
+  if (!signature.is_automatic) {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        entry, entry_on(host_kernels(), ResidualOf::kScatteredRows, bucket, tensor, site));
+  }
+  return make_compressed_scatter(
+      {.grid = site.lane.grid, .flat = &site.group()},
+      {.in = in, .out = out, .count = elements_of(signature) / site.members.size()},
+      std::move(entry),
+      {.reduction = reduction,
+       .spec = *signature.compression,
+       .position = *site.compression_position,
+       .counters = &site.residuals.counters()});
 }
 
 }  // namespace lightcc

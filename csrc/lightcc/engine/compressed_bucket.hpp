@@ -1,4 +1,4 @@
-// Compressed all-reduces of a bucket: where they run, and with which residual of each tensor.
+// Compressed operations of a bucket: where they run, and with which residual of each tensor.
 //
 // Top-k of tensors on devices runs there where lists travel (TopkExchange::kLists), and dense
 // shards do not come to the host for another reason. All else runs in host memory, with the same
@@ -35,5 +35,17 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
                                                const BucketSite& site);
+
+/// An all-gather of `in`, and a reduce-scatter of a bucket's only tensor, both in host memory.
+/// Errors: kSystem, there is no memory for the residual.
+Result<std::unique_ptr<Work>> start_compressed_allgather(const BucketTensor& tensor,
+                                                         const std::byte* in,
+                                                         std::byte* out,
+                                                         const BucketSite& site);
+Result<std::unique_ptr<Work>> start_compressed_scatter(const Bucket& bucket,
+                                                       const std::byte* in,
+                                                       std::byte* out,
+                                                       const Reduction& reduction,
+                                                       const BucketSite& site);
 
 }  // namespace lightcc

@@ -311,8 +311,14 @@ std::int64_t Executor::steps_ahead(const Signature& signature) const {
                             steps_made(signature, position, residuals_));
 }
 
+/// Whether ranks agree on the steps of its tensors.
+bool Executor::counts_steps(const Running& running) {
+  return running.route.algorithm == Algorithm::kCompressed &&
+         running.bucket.tensors.front().signature().op == OpType::kAllreduce;
+}
+
 void Executor::begin_steps(Running& running) {
-  if (running.route.algorithm != Algorithm::kCompressed) {
+  if (!counts_steps(running)) {
     return;
   }
   for (BucketTensor& tensor : running.bucket.tensors) {
@@ -325,7 +331,7 @@ void Executor::begin_steps(Running& running) {
 }
 
 void Executor::end_steps(const Running& running) {
-  if (running.route.algorithm != Algorithm::kCompressed) {
+  if (!counts_steps(running)) {
     return;
   }
   for (const BucketTensor& tensor : running.bucket.tensors) {

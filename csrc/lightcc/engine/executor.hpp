@@ -128,6 +128,7 @@ class Executor {
   Result<bool> may_start(Running& running);
   bool is_compressed(const Signature& signature) const;
   /// Finds out at which steps the tensors of a bucket are, where it is compressed.
+  static bool counts_steps(const Running& running);
   void begin_steps(Running& running);
   void end_steps(const Running& running);
   void count_on_device(const Route& route);

@@ -6,7 +6,15 @@ namespace lightcc {
 namespace {
 
 bool is_compressed(const Signature& first, const RouteFacts& facts) {
-  return first.op == OpType::kAllreduce && first.compression.has_value() && facts.may_compress;
+  if (!first.compression.has_value() || !facts.may_compress) {
+    return false;
+  }
+  if (first.op == OpType::kAllreduce) {
+    return true;
+  }
+  // Rows are compressed in host memory alone.
+  return (first.op == OpType::kAllgather || first.op == OpType::kReducescatter) &&
+         (first.memory == MemoryKind::kHost || facts.may_stage);
 }
 
 Algorithm algorithm_of(const Signature& first, const RouteFacts& facts) {
@@ -21,8 +29,9 @@ std::optional<Carrier> carrier_of(const Signature& first, const RouteFacts& fact
   if (first.memory == MemoryKind::kHost) {
     return Carrier::kHost;
   }
-  if (facts.own.has_value() && (!facts.may_stage || !is_compressed(first, facts) ||
-                                facts.own->two_level_max_bytes.has_value())) {
+  if (facts.own.has_value() &&
+      (!facts.may_stage || !is_compressed(first, facts) ||
+       (first.op == OpType::kAllreduce && facts.own->two_level_max_bytes.has_value()))) {
     return Carrier::kNccl;
   }
   return facts.may_stage ? std::optional(Carrier::kStaged) : std::nullopt;
@@ -47,7 +56,8 @@ bool can_be_cut(const Signature& first, Algorithm algorithm) {
     return algorithm == Algorithm::kGroup && is_elementwise(reduction_of(first, 1)) &&
            !has_wide_sums(first);
   }
-  return first.op == OpType::kBroadcast || first.op == OpType::kAllgather;
+  return first.op == OpType::kBroadcast ||
+         (first.op == OpType::kAllgather && algorithm == Algorithm::kGroup);
 }
 
 const char* name_of(const Signature& first, const Route& route, const PlaneFacts& plane) {

@@ -237,6 +237,42 @@ std::optional<CompressionSpec> compression_of(const Knobs& knobs) {
   return std::nullopt;
 }
 
+/// All-gathers and reduce-scatters, of rows that all ranks have alike.
+Status check_row_compression(const Operation& operation, std::size_t members) {
+  const Signature& s = operation.request.signature;
+  const CompressionSpec& spec = *s.compression;
+  const bool scatters = s.op == OpType::kReducescatter;
+  if (!spec.is_quantized()) {
+    return invalid("%s cannot be %s compressed: only int8 and int4 can.",
+                   shown_name(s.op),
+                   compressor_name(spec.compressor));
+  }
+  if (scatters && spec.compressor == Compressor::kInt4 && !operation.name.has_value()) {
+    return invalid(
+        "int4 compression of a reducescatter needs a name: what rounding takes away, the residual, "
+        "is added to the next one of that name.");
+  }
+  const auto rows = static_cast<std::uint64_t>(s.shape[0]);
+  if (scatters && rows % members != 0) {
+    return invalid(
+        "a compressed reducescatter of %llu rows: expected a multiple of %zu, the number of ranks",
+        static_cast<unsigned long long>(rows),
+        members);
+  }
+  const auto all = static_cast<std::uint64_t>(element_count(s.shape));
+  const std::uint64_t row = scatters ? all / members : all;
+  std::uint64_t sum = 0;
+  for (const RowSegment& segment : spec.segments) {
+    sum += std::min(segment.elements, row + 1);  // Saturates, near enough.
+  }
+  return spec.segments.empty() || sum == row
+             ? Status()
+             : invalid("the segments of a compressed %s have %llu elements: expected %llu",
+                       shown_name(s.op),
+                       static_cast<unsigned long long>(sum),
+                       static_cast<unsigned long long>(row));
+}
+
 }  // namespace
 
 Result<const std::vector<std::int32_t>*> find_members(const Operation& operation,
@@ -284,8 +320,13 @@ Status prepare_operation(Operation& operation,
 }
 
 Result<std::optional<CompressionSpec>> choose_compression(const Operation& operation,
+                                                          std::size_t members,
                                                           const Knobs& knobs) {
   const Signature& s = operation.request.signature;
+  if (s.compression && (s.op == OpType::kAllgather || s.op == OpType::kReducescatter)) {
+    LIGHTCC_RETURN_IF_ERROR(check_row_compression(operation, members));
+    return is_floating_point(s.dtype) ? s.compression : std::nullopt;
+  }
   const bool sums = s.reduce_op == ReduceOp::kSum || s.reduce_op == ReduceOp::kAverage;
   std::optional<CompressionSpec> spec = s.compression;
   // A residual belongs to a name, so what has none is never compressed.
@@ -301,10 +342,10 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
                    reduce_op_name(s.reduce_op),
                    compressor_name(spec->compressor));
   }
-  if (spec && !spec->is_valid()) {
+  if (spec && !(spec->is_valid() && spec->segments.empty())) {
     return invalid(
         "%s compression with ratio %g and momentum %g: the ratio must be above 0 and at most 1, "
-        "the momentum at least 0 and below 1, and only top-k has them",
+        "the momentum at least 0 and below 1, only top-k has them, and only rows have segments",
         compressor_name(spec->compressor),
         spec->ratio,
         spec->momentum);
@@ -332,7 +373,7 @@ Status prepare_operations(std::vector<Operation>& operations,
       process_set = s.process_set;
     }
     LIGHTCC_RETURN_IF_ERROR(prepare_operation(operation, *members, context));
-    LIGHTCC_ASSIGN_OR_RETURN(s.compression, choose_compression(operation, knobs));
+    LIGHTCC_ASSIGN_OR_RETURN(s.compression, choose_compression(operation, members->size(), knobs));
   }
   return {};
 }

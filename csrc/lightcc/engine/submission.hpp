@@ -31,9 +31,10 @@ Status prepare_operation(Operation& operation,
                          const std::vector<std::int32_t>& members,
                          const SubmissionContext& context);
 
-/// How a prepared `operation` is compressed, if it is: as it asks, or as the knobs say. Errors:
-/// kInvalidArgument where it asks for what is not possible.
+/// How a prepared `operation` of a set of so many members is compressed, if it is: as it asks, or
+/// as the knobs say. Errors: kInvalidArgument where it asks for what is not possible.
 Result<std::optional<CompressionSpec>> choose_compression(const Operation& operation,
+                                                          std::size_t members,
                                                           const Knobs& knobs);
 
 /// All of this for the operations of one call, which `context` is of. Errors: of these functions.

@@ -96,12 +96,36 @@ std::int32_t get_rank(ByteReader& in) {
   return static_cast<std::int32_t>(rank);
 }
 
-// A byte says which compressor, and what top-k has follows it.
+void put_segments(ByteWriter& out, const std::vector<RowSegment>& segments) {
+  out.varint(segments.size());
+  for (const RowSegment& segment : segments) {
+    out.varint(segment.elements);
+    out.number(static_cast<std::uint8_t>(segment.bits));
+  }
+}
+
+std::vector<RowSegment> get_segments(ByteReader& in) {
+  std::vector<RowSegment> segments;
+  for (std::uint64_t left = in.varint(); left > 0 && in.ok(); --left) {
+    RowSegment& segment = segments.emplace_back();
+    segment.elements = in.varint();
+    segment.bits = in.number<std::uint8_t>();
+    if (!segment.is_valid()) {
+      in.fail();
+    }
+  }
+  return segments;
+}
+
+// A byte says which compressor, and what that has follows it.
 void put(ByteWriter& out, const std::optional<CompressionSpec>& spec) {
   out.number(static_cast<std::uint8_t>(
       spec.has_value() ? kFirstCompressor + static_cast<std::uint8_t>(spec->compressor) : 0));
-  if (!spec || spec->is_quantized()) {
+  if (!spec) {
     return;
+  }
+  if (spec->is_quantized()) {
+    return put_segments(out, spec->segments);
   }
   out.number(
       static_cast<std::uint8_t>((spec->fp16 ? kTopkFp16 : 0) | (spec->exact ? kTopkExact : 0)));
@@ -121,6 +145,7 @@ std::optional<CompressionSpec> get_compression(ByteReader& in) {
   }
   CompressionSpec spec{.compressor = static_cast<Compressor>(kind - kFirstCompressor)};
   if (spec.is_quantized()) {
+    spec.segments = get_segments(in);
     return spec;
   }
   const auto flags = in.number<std::uint8_t>();

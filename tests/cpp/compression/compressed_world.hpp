@@ -168,8 +168,11 @@ class Rank {
     std::vector<CompressedTensor> tensors;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::size_t count = results_[i].size() / sizeof(float);
-      auto entry = store_.entry(
-          {0, "tensor " + std::to_string(first + i)}, position_, DataType::kFloat32, count);
+      auto entry = store_.entry({0, "tensor " + std::to_string(first + i)},
+                                ResidualOf::kShard,
+                                position_,
+                                DataType::kFloat32,
+                                count);
       tensors.push_back(
           {.span = {.in = results_[i].data(), .out = results_[i].data(), .count = count},
            .entry = *entry});

@@ -31,6 +31,12 @@ Signature compressed(MemoryKind memory, Compressor compressor = Compressor::kTop
   return signature;
 }
 
+Signature compressed_rows(OpType op, MemoryKind memory) {
+  Signature signature = signature_of(op, memory);
+  signature.compression = CompressionSpec{.compressor = Compressor::kInt8};
+  return signature;
+}
+
 Signature reduced(MemoryKind memory, ReduceOp op) {
   Signature signature = signature_of(OpType::kAllreduce, memory);
   signature.reduce_op = op;
@@ -120,6 +126,11 @@ TEST(Route, of_staged_memory) {
       {bytes, 11, pieces, "staged GRID levels"},  // Its sums are wider than a piece.
       {reduced(MemoryKind::kCuda, ReduceOp::kAdasum), 11, pieces, "staged ADASUM"},
       {compressed(MemoryKind::kCuda), 11, pieces, "staged TOPK levels"},
+      {compressed_rows(OpType::kAllgather, MemoryKind::kCuda), 11, pieces, "staged INT8 levels"},
+      {compressed_rows(OpType::kReducescatter, MemoryKind::kCuda),
+       11,
+       pieces,
+       "staged INT8 levels"},
   });
 }
 
@@ -146,6 +157,8 @@ TEST(Route, of_memory_with_a_plane_of_its_own) {
       {compressed(MemoryKind::kCuda), 100, flat, "staged TOPK levels"},
       {compressed(MemoryKind::kCuda), kLevels + 1, levels, "device TOPK levels queue"},
       {compressed(MemoryKind::kCuda), 100, alone, "device TOPK queue"},
+      {compressed_rows(OpType::kAllgather, MemoryKind::kCuda), 1, levels, "staged INT8 levels"},
+      {compressed_rows(OpType::kReducescatter, MemoryKind::kCuda), 1, alone, "device NCCL queue"},
       {signature_of(OpType::kAllreduce, MemoryKind::kHost), 1, flat, "host GRID levels"},
   });
 }

@@ -291,7 +291,7 @@ Operation compressible(std::int64_t elements, DataType dtype = DataType::kFloat3
 
 std::optional<CompressionSpec> chosen(Operation operation, const Knobs& knobs) {
   EXPECT_TRUE(prepare(operation).ok());
-  const auto topk = choose_compression(operation, knobs);
+  const auto topk = choose_compression(operation, 4, knobs);
   EXPECT_TRUE(topk.ok()) << topk.status().message();
   return topk.ok() ? *topk : std::nullopt;
 }
@@ -333,7 +333,7 @@ TEST(Compression, by_quantisation_counts_before_topk) {
   Operation asks = compressible(1024);
   asks.request.signature.compression =
       CompressionSpec{.compressor = Compressor::kInt8, .momentum = 0.9};
-  EXPECT_EQ(choose_compression(asks, knobs).status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(choose_compression(asks, 4, knobs).status().code(), ErrorCode::kInvalidArgument);
 }
 
 TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
@@ -350,15 +350,15 @@ TEST(Compression, that_is_not_possible_is_refused_by_name) {
   asks.request.signature.compression = CompressionSpec{};
   asks.request.signature.reduce_op = ReduceOp::kMin;
   EXPECT_EQ(
-      choose_compression(asks, Knobs()).status().message(),
+      choose_compression(asks, 4, Knobs()).status().message(),
       "Allreduce with MIN cannot be top-k compressed: only an allreduce with AVERAGE or SUM.");
   asks.request.signature.reduce_op = ReduceOp::kSum;
   asks.request.signature.compression->ratio = 0.0;
-  const Status status = choose_compression(asks, Knobs()).status();
+  const Status status = choose_compression(asks, 4, Knobs()).status();
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(status.message().starts_with("top-k compression with ratio 0 and momentum 0"));
   asks.name.reset();
-  EXPECT_TRUE(choose_compression(asks, Knobs())
+  EXPECT_TRUE(choose_compression(asks, 4, Knobs())
                   .status()
                   .message()
                   .starts_with("top-k compression needs a name"));

@@ -274,15 +274,25 @@ TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
 TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
   for (const auto& [spec, byte] :
        {std::pair(std::optional<CompressionSpec>(), "00"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03")}) {
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "0200"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4,
+                                                .segments = {{300, 4}, {5, 0}}}),
+                  "0302ac02040500")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
     const std::string ahead = spec ? "2c01000000000000" : "";
     s.steps_ahead = spec ? 300 : 0;
-    const std::string_view length = spec ? "49000000" : "41000000";
+    const auto bytes = static_cast<unsigned>(0x40 + (std::strlen(byte) + ahead.size()) / 2);
+    const std::string length = {"0123456789abcdef"[bytes / 16],
+                                "0123456789abcdef"[bytes % 16],
+                                '0',
+                                '0',
+                                '0',
+                                '0',
+                                '0',
+                                '0'};
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
-                  std::string(length) +
+                  length +
                       std::string("01"
                                   "01"
                                   "0201"

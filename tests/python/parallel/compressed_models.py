@@ -135,6 +135,12 @@ def parts_of(count: int, blocks: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
+def bytes_of_codes(count: int, bits: int) -> int:
+    """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
+    whole = 16 * bits
+    return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
+
+
 def quantized(acc: Array, bits: int) -> tuple[Array, Array]:
     """Returns what the codes of `acc` stand for, and what they leave."""
     levels = acc.dtype.type(2 ** (bits - 1) - 1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from arrays import FLOATS, check_same
 from compressed_models import (
-    BLOCK,
     COMPRESSORS,
     GRIDS,
     SMALL,
     CompressedGrid,
     TopkModel,
+    bytes_of_codes,
     cases,
     compressed,
     gradients,
@@ -133,12 +133,6 @@ def a_step_that_overflows_on_one_rank_is_void_on_all(blocks: Blocks, bad: float,
             check_same(result, model.step(inputs), step)
 
 
-def bytes_of_codes(count: int, bits: int) -> int:
-    """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
-    whole = 16 * bits
-    return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
-
-
 def bytes_over_the_network_are_those_of_the_formula(blocks: Blocks, kind: str) -> None:
     count, steps = 300_001, 5
     bits = COMPRESSORS[kind].spec().bits
@@ -255,8 +249,6 @@ def only_what_is_eligible_is_compressed(kind: str) -> None:
             hvd.allreduce(large, name=called, op=op, compression=way)
     with pytest.raises(ValueError, match=f"{kind} compression needs a name"):
         hvd.allreduce(large, compression=way)
-    with pytest.raises(ValueError, match=f"reducescatter cannot be {kind} compressed"):
-        hvd.reducescatter(large, name="shares", compression=way)
     pair = [large, large]
     assert compressed(lambda: hvd.grouped_allreduce(pair, name=f"{kind} pair", compression=way))
 

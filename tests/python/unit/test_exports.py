@@ -78,7 +78,7 @@ def test_signatures_are_horovods() -> None:
         "allreduce_async_": reduce.format(""),
         "grouped_allreduce": reduce.replace("tensor", "tensors", 1).format("compression "),
         "grouped_allreduce_": reduce.replace("tensor", "tensors", 1).format(""),
-        "allgather": "tensor name process_set",
+        "allgather": "tensor name process_set compression",  # The last one is ours.
         "broadcast": "tensor root_rank name process_set",
         "alltoall": "tensor splits name process_set",
         "reducescatter": scatter.format("compression "),

@@ -144,16 +144,39 @@ class Quantizer {
                                     double factor,
                                     std::byte* out) {
     const Codes codes(elements, bits_);
-    const auto by = static_cast<Lane>(factor);
     for_each_chunk(elements, [&](const ChunkRange& chunk) {
       sum(codes, parts, chunk);
-      std::byte* to = out + chunk.first * kBlock * sizeof(typename Type::Wire);
-      for (std::size_t i = 0; i < chunk.elements; ++i) {
-        const Lane product = input_.lanes[i] * by;
-        const Lane one = std::isnan(product) ? detail::one_nan<Lane>() : product;
-        store_as(to + i * sizeof(typename Type::Wire), Type::encode(one));
-      }
+      store(chunk, factor, out);
     });
+  }
+
+  [[gnu::noinline]] void dequantize_onto(const std::byte* own,
+                                         std::span<const std::span<const std::byte>> parts,
+                                         std::size_t elements,
+                                         double factor,
+                                         std::byte* out) {
+    const Codes codes(elements, bits_);
+    for_each_chunk(elements, [&](const ChunkRange& chunk) {
+      load(own == nullptr ? nullptr : own + chunk.first * kBlock * sizeof(typename Type::Wire),
+           chunk);
+      sum(codes, parts, chunk, /*add=*/true);
+      store(chunk, factor, out);
+    });
+  }
+
+  [[gnu::noinline]] static void add_exact(const std::byte* own,
+                                          std::span<const std::span<const std::byte>> parts,
+                                          std::size_t elements,
+                                          double factor,
+                                          std::byte* out) {
+    using Wire = Type::Wire;
+    for (std::size_t i = 0; i < elements; ++i) {
+      Lane sum = own == nullptr ? Lane{0} : Type::decode(load_as<Wire>(own + i * sizeof(Wire)));
+      for (const std::span<const std::byte> part : parts) {
+        sum += Type::decode(load_as<Wire>(part.data() + i * sizeof(Wire)));
+      }
+      store_as(out + i * sizeof(Wire), Type::encode(sum * static_cast<Lane>(factor)));
+    }
   }
 
  private:
@@ -169,14 +192,30 @@ class Quantizer {
               Lane{0});
   }
 
+  /// input_ times the factor, to where the chunk is in `out`.
+  void store(const ChunkRange& chunk, double factor, std::byte* out) {
+    using Wire = Type::Wire;
+    const auto by = static_cast<Lane>(factor);
+    std::byte* to = out + chunk.first * kBlock * sizeof(Wire);
+    for (std::size_t i = 0; i < chunk.elements; ++i) {
+      const Lane product = input_.lanes[i] * by;
+      const Lane one = std::isnan(product) ? detail::one_nan<Lane>() : product;
+      store_as(to + i * sizeof(Wire), Type::encode(one));
+    }
+  }
+
   /// The lanes of a chunk, of whole blocks, to their scales and codes. `residual` and `next`, which
-  /// may be the same, have the part's elements and no more.
+  /// may be the same, have the part's elements and no more; null: there is no residual.
   bool run(const Codes& codes,
            const ChunkRange& chunk,
            const std::byte* lanes,
            const std::byte* residual,
            std::byte* next,
            std::byte* out) {
+    if (residual == nullptr) {
+      left_.lanes.fill(Lane{0});
+      return quantize_chunk(codes, chunk, lanes, left_.bytes(), left_.bytes(), out);
+    }
     const std::byte* kept = residual + chunk.first * kBlock * sizeof(Lane);
     std::byte* left = next + chunk.first * kBlock * sizeof(Lane);
     if (chunk.elements % kBlock == 0) {
@@ -211,12 +250,13 @@ class Quantizer {
     return finite;
   }
 
-  /// The sum of a chunk of all parts, to input_, and zeros up to the end of the last block.
+  /// The sum of a chunk of all parts, to input_, and zeros up to the end of the last block. `add`:
+  /// what input_ has comes first.
   void sum(const Codes& codes,
            std::span<const std::span<const std::byte>> parts,
-           const ChunkRange& chunk) {
+           const ChunkRange& chunk,
+           bool add = false) {
     const bool whole = chunk.elements % kBlock == 0;
-    bool add = false;
     for (const std::span<const std::byte> part : parts) {
       const std::byte* from = part.data() + codes.codes_at(chunk);
       if (!whole) {
@@ -312,6 +352,31 @@ void dequantize(std::span<const std::span<const std::byte>> parts,
   const IeeeFloatMode mode;
   detail::with_float_type(format.dtype, [&](auto type) {
     Quantizer<decltype(type)>(format, level).dequantize(parts, elements, factor, out);
+  });
+}
+
+void dequantize_onto(const std::byte* own,
+                     std::span<const std::span<const std::byte>> parts,
+                     std::size_t elements,
+                     const QuantizedFormat& format,
+                     double factor,
+                     std::byte* out,
+                     SimdLevel level) {
+  const IeeeFloatMode mode;
+  detail::with_float_type(format.dtype, [&](auto type) {
+    Quantizer<decltype(type)>(format, level).dequantize_onto(own, parts, elements, factor, out);
+  });
+}
+
+void add_exact(const std::byte* own,
+               std::span<const std::span<const std::byte>> parts,
+               std::size_t elements,
+               DataType dtype,
+               double factor,
+               std::byte* out) {
+  const IeeeFloatMode mode;
+  detail::with_float_type(dtype, [&](auto type) {
+    Quantizer<decltype(type)>::add_exact(own, parts, elements, factor, out);
   });
 }
 

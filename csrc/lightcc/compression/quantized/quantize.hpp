@@ -43,8 +43,8 @@ ShardRange quantized_part(std::size_t numel, std::size_t n, std::size_t j);
 
 /// Writes input + residual to `out`, which has quantized_bytes(), and what that does not say to
 /// `next`. `input`: elements of the dtype, any alignment, null: zeros. `residual` and `next`: lanes
-/// (float32, of float64 float64). Returns false where a sum is not finite: `out` says so then, and
-/// what `next` has means nothing.
+/// (float32, of float64 float64); both null: there is no residual. Returns false where a sum is not
+/// finite: `out` says so then, and what `next` has means nothing.
 bool quantize(const std::byte* input,
               const std::byte* residual,
               std::byte* next,
@@ -67,6 +67,24 @@ void dequantize(std::span<const std::span<const std::byte>> parts,
                 double factor,
                 std::byte* out,
                 SimdLevel level);
+
+/// out = factor * (own + x_0 + x_1 + ...) likewise. `own`: elements of the dtype, any alignment,
+/// null: zeros.
+void dequantize_onto(const std::byte* own,
+                     std::span<const std::span<const std::byte>> parts,
+                     std::size_t elements,
+                     const QuantizedFormat& format,
+                     double factor,
+                     std::byte* out,
+                     SimdLevel level);
+
+/// The same where parts are elements of the dtype, which were not quantised.
+void add_exact(const std::byte* own,
+               std::span<const std::span<const std::byte>> parts,
+               std::size_t elements,
+               DataType dtype,
+               double factor,
+               std::byte* out);
 
 /// next = input + residual in lanes, finite or not: what a part is that is not quantised yet. The
 /// arguments are those of quantize().

@@ -94,12 +94,15 @@ void HostResidual::measure(const std::byte* shard, const ShardRange& left_out) {
   energy_ = {};
   for (const ShardRange& range :
        {ShardRange{0, left_out.begin}, ShardRange{left_out.end, numel_}}) {
-    const std::byte* from = shard == nullptr ? nullptr : shard + range.begin * element_size(dtype_);
-    const StepEnergy part = measure_energy(
-        dtype_, from, residual_.next() + range.begin * lane_bytes(), range.size_elems(), step_);
-    energy_.input += part.input;
-    energy_.kept += part.kept;
+    measure_range(shard == nullptr ? nullptr : shard + range.begin * element_size(dtype_), range);
   }
+}
+
+void HostResidual::measure_range(const std::byte* in, const ShardRange& range) {
+  const StepEnergy part = measure_energy(
+      dtype_, in, residual_.next() + range.begin * lane_bytes(), range.size_elems(), step_);
+  energy_.input += part.input;
+  energy_.kept += part.kept;
 }
 
 double HostResidual::residual_at(std::size_t i) const {

@@ -96,6 +96,19 @@ class HostResidual final : public ShardResidual {
                         Compressor compressor,
                         std::span<std::byte> out,
                         SimdLevel level = detect_simd_level());
+  /// The same in ranges, in any order, each once: begin_quantizing(), then quantize_range() or
+  /// skip_range() of each, then commit() or rollback(). `in`: elements of the range, null: zeros. A
+  /// range that is skipped travels as it is: its residual becomes zero. `begin_quantizing()` has
+  /// the errors of quantize().
+  Status begin_quantizing(SimdLevel level = detect_simd_level());
+  bool quantize_range(const std::byte* in,
+                      const ShardRange& range,
+                      Compressor compressor,
+                      std::span<std::byte> out,
+                      SimdLevel level = detect_simd_level());
+  void skip_range(const ShardRange& range);
+  /// Adds a range to the energy of that step.
+  void measure_range(const std::byte* in, const ShardRange& range);
   /// In that step, for the own part, which is `range` of the shard: quantises the sum of its acc
   /// and of what the others sent of it, `parts`. What rounding takes away of the sum is the own
   /// part's new residual. Returns false where a sum is not finite, which makes the step so. Errors:

@@ -1,4 +1,5 @@
 // Steps whose residual belongs to quantised elements.
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -14,32 +15,57 @@ Result<bool> HostResidual::quantize(const std::byte* shard,
                                     Compressor compressor,
                                     std::span<std::byte> out,
                                     SimdLevel level) {
+  LIGHTCC_RETURN_IF_ERROR(begin_quantizing(level));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ShardRange& part = parts[i];
+    const std::byte* in = shard == nullptr ? nullptr : shard + part.begin * element_size(dtype_);
+    if (i == own) {
+      const std::size_t lanes = part.begin * lane_bytes();
+      accumulate(
+          in, residual_.current() + lanes, residual_.next() + lanes, part.size_elems(), dtype_);
+      continue;
+    }
+    const std::size_t bytes = quantized_bytes(part.size_elems(), bits_of(compressor));
+    quantize_range(in, part, compressor, out.first(bytes), level);
+    out = out.subspan(bytes);
+  }
+  measure(shard, own ? parts[*own] : ShardRange());
+  return pending_ == Pending::kFinite;
+}
+
+Status HostResidual::begin_quantizing(SimdLevel level) {
   if (is_pending()) {
     return make_error(ErrorCode::kInternal,
                       "quantising while a step is neither committed nor rolled back");
   }
   begin(0.0, level);    // A step without momentum.
   next_forecast_ = {};  // The next top-k step finds its own.
-  const QuantizedFormat format{.dtype = dtype_, .compressor = compressor};
-  bool finite = true;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::size_t elements = parts[i].size_elems();
-    const std::size_t lanes = parts[i].begin * lane_bytes();
-    const std::byte* in =
-        shard == nullptr ? nullptr : shard + parts[i].begin * element_size(dtype_);
-    const std::byte* kept = residual_.current() + lanes;
-    std::byte* left = residual_.next() + lanes;
-    if (i == own) {
-      accumulate(in, kept, left, elements, dtype_);
-      continue;
-    }
-    const std::size_t bytes = quantized_bytes(elements, format.bits());
-    finite = lightcc::quantize(in, kept, left, elements, format, out.first(bytes), level) && finite;
-    out = out.subspan(bytes);
-  }
-  pending_ = finite ? Pending::kFinite : Pending::kNonFinite;
-  measure(shard, own ? parts[*own] : ShardRange());
+  energy_ = {};
+  pending_ = Pending::kFinite;
+  return {};
+}
+
+bool HostResidual::quantize_range(const std::byte* in,
+                                  const ShardRange& range,
+                                  Compressor compressor,
+                                  std::span<std::byte> out,
+                                  SimdLevel level) {
+  const std::size_t lanes = range.begin * lane_bytes();
+  const bool finite = lightcc::quantize(in,
+                                        residual_.current() + lanes,
+                                        residual_.next() + lanes,
+                                        range.size_elems(),
+                                        {.dtype = dtype_, .compressor = compressor},
+                                        out,
+                                        level);
+  pending_ = finite ? pending_ : Pending::kNonFinite;
   return finite;
+}
+
+void HostResidual::skip_range(const ShardRange& range) {
+  std::fill_n(residual_.next() + range.begin * lane_bytes(),
+              range.size_elems() * lane_bytes(),
+              std::byte{0});
 }
 
 Result<bool> HostResidual::quantize_sum(std::span<const std::span<const std::byte>> parts,

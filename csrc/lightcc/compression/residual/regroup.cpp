@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/compression/residual/compression_kernels.hpp"
 #include "lightcc/compression/residual/host_residual.hpp"
 #include "lightcc/compression/residual/saved_tensor.hpp"
 #include "lightcc/compression/residual/shard.hpp"
@@ -33,11 +34,22 @@ Result<Bytes> regroup_residual(std::span<const std::byte> like,
                                std::span<const std::span<const std::byte>> parts,
                                const GridPosition& position) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTensor first, parse_saved_tensor(like));
+  Bytes bytes;
+  if (first.of == ResidualOf::kScatteredRows) {
+    // Rows of another grid are others: it begins at zero.
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const auto zero,
+        host_kernels().make_state(
+            first.dtype, residual_elements(first.of, first.elements, position, first.dtype)));
+    LIGHTCC_RETURN_IF_ERROR(zero->save(bytes));
+    return write_saved_tensor(
+        {first.of, position, first.dtype, first.elements, first.steps, first.factor, bytes});
+  }
   std::set<std::pair<std::size_t, std::size_t>> seen;
   std::vector<HostResidual::Part> shards;
   std::vector<Bytes> scaled(parts.size());
-  for (const auto& bytes : parts) {
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedTensor part, parse_saved_tensor(bytes));
+  for (const auto& saved : parts) {
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedTensor part, parse_saved_tensor(saved));
     const GridPosition& from = part.position;
     if (part.elements != first.elements || part.dtype != first.dtype || part.steps != first.steps ||
         from.blocks != first.position.blocks || from.members != first.position.members) {
@@ -50,14 +62,13 @@ Result<Bytes> regroup_residual(std::span<const std::byte> like,
                              state_under(first.factor, part, scaled[seen.size() - 1]));
     shards.push_back({state, shard_range(part.elements, from.members, from.member, part.dtype)});
   }
-  Bytes bytes;
   const ShardRange mine =
       shard_range(first.elements, position.members, position.member, first.dtype);
   LIGHTCC_ASSIGN_OR_RETURN(const HostResidual state,
                            HostResidual::gather(first.state, shards, mine));
   LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
   return write_saved_tensor(
-      {position, first.dtype, first.elements, first.steps, first.factor, bytes});
+      {first.of, position, first.dtype, first.elements, first.steps, first.factor, bytes});
 }
 
 }  // namespace lightcc

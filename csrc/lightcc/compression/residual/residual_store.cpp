@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lightcc/compression/residual/host_residual.hpp"
-#include "lightcc/compression/residual/shard.hpp"
 
 namespace lightcc {
 namespace {
@@ -37,12 +36,11 @@ Result<std::shared_ptr<TensorResidual>> TensorResidual::load(const SavedTensor& 
   LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<ShardResidual> state,
                            host_kernels().load_state(saved.state));
   if (state->dtype() != saved.dtype ||
-      state->numel() !=
-          shard_range(saved.elements, saved.position.members, saved.position.member, saved.dtype)
-              .size_elems()) {
+      state->numel() != residual_elements(saved.of, saved.elements, saved.position, saved.dtype)) {
     return bad_saved_tensor("does not fit the tensor it is of");
   }
-  return std::make_shared<TensorResidual>(TensorResidual{.position = saved.position,
+  return std::make_shared<TensorResidual>(TensorResidual{.of = saved.of,
+                                                         .position = saved.position,
                                                          .dtype = saved.dtype,
                                                          .elements = saved.elements,
                                                          .kernels = &host_kernels(),
@@ -52,8 +50,11 @@ Result<std::shared_ptr<TensorResidual>> TensorResidual::load(const SavedTensor& 
                                                          .send_factor = saved.factor});
 }
 
-bool TensorResidual::fits(const GridPosition& on, DataType type, std::size_t numel) const {
-  return position == on && dtype == type && elements == numel;
+bool TensorResidual::fits(ResidualOf kind,
+                          const GridPosition& on,
+                          DataType type,
+                          std::size_t numel) const {
+  return of == kind && position == on && dtype == type && elements == numel;
 }
 
 Status TensorResidual::move_to(CompressionKernels& to) {
@@ -67,7 +68,7 @@ Status TensorResidual::move_to(CompressionKernels& to) {
 Result<Bytes> TensorResidual::save() const {
   Bytes kept;
   LIGHTCC_RETURN_IF_ERROR(state->save(kept));
-  return write_saved_tensor({position, dtype, elements, steps, send_factor, kept});
+  return write_saved_tensor({of, position, dtype, elements, steps, send_factor, kept});
 }
 
 Status TensorResidual::scale(double factor) {
@@ -78,12 +79,13 @@ Status TensorResidual::scale(double factor) {
 }
 
 Result<std::shared_ptr<TensorResidual>> ResidualStore::entry(const Key& key,
+                                                             ResidualOf of,
                                                              const GridPosition& position,
                                                              DataType dtype,
                                                              std::size_t elements,
                                                              CompressionKernels& kernels) {
   std::shared_ptr<TensorResidual>& found = entries_[key];
-  if (found != nullptr && found->fits(position, dtype, elements)) {
+  if (found != nullptr && found->fits(of, position, dtype, elements)) {
     if (found->kernels != &kernels) {
       LIGHTCC_RETURN_IF_ERROR(found->move_to(kernels));
     }
@@ -92,13 +94,13 @@ Result<std::shared_ptr<TensorResidual>> ResidualStore::entry(const Key& key,
   if (found != nullptr) {
     say_dropped(key.second);
   }
-  auto state = kernels.make_state(
-      dtype, shard_range(elements, position.members, position.member, dtype).size_elems());
+  auto state = kernels.make_state(dtype, residual_elements(of, elements, position, dtype));
   if (!state.ok()) {
     entries_.erase(key);
     return no_state(key.second, elements, state.status());
   }
-  found = std::make_shared<TensorResidual>(TensorResidual{.position = position,
+  found = std::make_shared<TensorResidual>(TensorResidual{.of = of,
+                                                          .position = position,
                                                           .dtype = dtype,
                                                           .elements = elements,
                                                           .kernels = &kernels,
@@ -196,7 +198,8 @@ std::uint64_t ResidualStore::steps_of(const Key& key,
                                       DataType dtype,
                                       std::size_t elements) const {
   const auto found = entries_.find(key);
-  return found != entries_.end() && found->second->fits(position, dtype, elements)
+  return found != entries_.end() &&
+                 found->second->fits(ResidualOf::kShard, position, dtype, elements)
              ? found->second->steps
              : 0;
 }

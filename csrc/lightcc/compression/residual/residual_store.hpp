@@ -28,11 +28,12 @@ namespace lightcc {
 
 /// One tensor, as far as this rank has to do with it.
 struct TensorResidual {
+  ResidualOf of = ResidualOf::kShard;
   GridPosition position;
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;               ///< The tensor has so many.
   CompressionKernels* kernels = nullptr;  ///< Those that made the state.
-  std::unique_ptr<ShardResidual> state;   ///< What this rank keeps back of its shard.
+  std::unique_ptr<ShardResidual> state;   ///< What this rank keeps back.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
   double send_factor = 0.0;  ///< Multiplies the residual when it is sent; 0: not known.
@@ -40,7 +41,7 @@ struct TensorResidual {
   /// What save() wrote, in host memory. kInvalidArgument: its parts do not fit together.
   static Result<std::shared_ptr<TensorResidual>> load(const SavedTensor& saved);
   /// Whether it can go on with such a tensor.
-  bool fits(const GridPosition& on, DataType type, std::size_t numel) const;
+  bool fits(ResidualOf kind, const GridPosition& on, DataType type, std::size_t numel) const;
   /// Moves the residual to the memory of `to`.
   Status move_to(CompressionKernels& to);
   Result<Bytes> save() const;
@@ -72,6 +73,7 @@ class ResidualStore {
   /// The entry of `key` in the memory of `kernels`, which outlive the store; made anew where there
   /// is none that fits. kSystem: no memory for it.
   Result<std::shared_ptr<TensorResidual>> entry(const Key& key,
+                                                ResidualOf of,
                                                 const GridPosition& position,
                                                 DataType dtype,
                                                 std::size_t elements,
@@ -80,7 +82,7 @@ class ResidualStore {
   /// residual of another factor is scaled, so that it counts as it would have then. Called
   /// before entry(), whose new entries have no factor.
   Status set_factor(const Key& key, double factor);
-  /// TensorResidual::steps of what entry() would give.
+  /// TensorResidual::steps of what entry() would give for a shard.
   std::uint64_t steps_of(const Key& key,
                          const GridPosition& position,
                          DataType dtype,

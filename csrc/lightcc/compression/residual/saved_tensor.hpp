@@ -17,7 +17,21 @@ namespace lightcc {
 /// More members of a block than any host has.
 inline constexpr std::size_t kMaxMembers = std::size_t{1} << 20;
 
+/// What a residual is of.
+enum class ResidualOf : std::uint8_t {
+  kShard = 0,  ///< This rank's shard of an all-reduced tensor.
+  /// In a reduce-scatter, the rows that ranks with this one's position in other blocks get, in the
+  /// order of the blocks.
+  kScatteredRows = 1,
+};
+/// Elements of the residual, where the tensor has so many.
+std::size_t residual_elements(ResidualOf of,
+                              std::size_t elements,
+                              const GridPosition& position,
+                              DataType dtype);
+
 struct SavedTensor {
+  ResidualOf of = ResidualOf::kShard;
   GridPosition position;
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;  ///< The tensor has so many.

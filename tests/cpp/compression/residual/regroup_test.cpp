@@ -46,7 +46,7 @@ ShardRange shard_of(const GridPosition& position, DataType dtype) {
 template <typename T>
 Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum, int steps = 1) {
   ResidualStore store;
-  const auto entry = store.entry({0, "a"}, position, dtype, kElements);
+  const auto entry = store.entry({0, "a"}, ResidualOf::kShard, position, dtype, kElements);
   EXPECT_TRUE(entry.ok());
   const ShardRange range = shard_of(position, dtype);
   std::vector<T> shard(range.size_elems());
@@ -70,7 +70,7 @@ void add_kept(const Bytes& saved, const GridPosition& position, std::vector<doub
   const Status status = store.load({0, "a"}, saved);
   ASSERT_TRUE(status.ok()) << status.message();
   const DataType dtype = store.check({0, "a"}, saved)->dtype;
-  const auto entry = store.entry({0, "a"}, position, dtype, kElements);
+  const auto entry = store.entry({0, "a"}, ResidualOf::kShard, position, dtype, kElements);
   ASSERT_TRUE(entry.ok());
   EXPECT_EQ((*entry)->steps, 1U);  // It still fits.
   Bytes bytes;

@@ -46,7 +46,7 @@ double residual_of(const TensorResidual& entry, std::size_t element) {
 void fill(ResidualStore& store,
           const ResidualStore::Key& key,
           const GridPosition& position = {.blocks = 2}) {
-  const auto entry = store.entry(key, position, DataType::kFloat32, kElements);
+  const auto entry = store.entry(key, ResidualOf::kShard, position, DataType::kFloat32, kElements);
   ASSERT_TRUE(entry.ok());
   HostResidual& state = *(*entry)->state->on_host();
   std::vector<float> shard(state.numel());
@@ -62,7 +62,9 @@ void fill(ResidualStore& store,
 }
 
 double residual(ResidualStore& store, const ResidualStore::Key& key, std::size_t element) {
-  return residual_of(**store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements), element);
+  return residual_of(
+      **store.entry(key, ResidualOf::kShard, {.blocks = 2}, DataType::kFloat32, kElements),
+      element);
 }
 
 TEST(ResidualStore, remembers_by_process_set_and_name) {
@@ -80,7 +82,7 @@ TEST(ResidualStore, a_tensor_that_changed_begins_anew) {
         std::tuple(GridPosition{.blocks = 2}, DataType::kFloat64, kElements),
         std::tuple(GridPosition{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
     fill(store, {0, "a"});
-    const auto entry = store.entry({0, "a"}, position, dtype, elements);
+    const auto entry = store.entry({0, "a"}, ResidualOf::kShard, position, dtype, elements);
     ASSERT_TRUE(entry.ok());
     EXPECT_EQ((*entry)->steps, 0U);
     EXPECT_EQ(residual_of(**entry, 3), 0.0);
@@ -91,7 +93,8 @@ TEST(ResidualStore, what_was_kept_back_moves_to_other_kernels_with_its_tensor) {
   ResidualStore store;
   fill(store, {0, "a"});
   OtherKernels others;
-  const auto entry = store.entry({0, "a"}, {.blocks = 2}, DataType::kFloat32, kElements, others);
+  const auto entry = store.entry(
+      {0, "a"}, ResidualOf::kShard, {.blocks = 2}, DataType::kFloat32, kElements, others);
   ASSERT_TRUE(entry.ok());
   EXPECT_EQ((*entry)->kernels, &others);
   EXPECT_EQ((*entry)->steps, 1U);
@@ -136,7 +139,8 @@ TEST(ResidualStore, takes_in_what_it_saved) {
   EXPECT_EQ(other.size(), 0U);
   ASSERT_TRUE(other.load({2, "b"}, saved->front().second).ok());
   EXPECT_EQ(residual(other, {2, "b"}, 3), 4.0);
-  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements);
+  const auto entry =
+      other.entry({2, "b"}, ResidualOf::kShard, {.blocks = 2}, DataType::kFloat32, kElements);
   EXPECT_EQ((*entry)->steps, 1U);
 }
 
@@ -196,7 +200,10 @@ TEST(ResidualStore, saves_the_factor) {
   ASSERT_TRUE(other.set_factor(key, 0.5).ok());
   EXPECT_EQ(residual(other, key, 3), 2.0);
 
-  Bytes older = saved;  // Factors, at bytes 8 to 16, came later.
+  Bytes older = saved;  // What it is of, at byte 1, and factors, at bytes 9 to 17, came later.
+  older.erase(older.begin() + 1);
+  older[0] = std::byte{2};
+  EXPECT_TRUE(other.load(key, older).ok());
   older[0] = std::byte{1};
   older.erase(older.begin() + 8, older.begin() + 16);
   ASSERT_TRUE(other.load(key, older).ok());
@@ -209,7 +216,8 @@ TEST(ResidualStore, a_tensor_on_its_way_is_not_touched) {
   const ResidualStore::Key key{0, "a"};
   fill(store, key);
   const Bytes saved = store.save()->front().second;
-  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements);
+  const auto entry =
+      store.entry(key, ResidualOf::kShard, {.blocks = 2}, DataType::kFloat32, kElements);
   std::vector<float> shard(kElements, 1.0F);
   std::byte* const data = std::as_writable_bytes(std::span(shard)).data();
   ASSERT_TRUE((*entry)->state->on_host()->flush_into(data).ok());
