@@ -6,10 +6,17 @@
         fully_shard(module, mesh=mesh["shard"])
     fsdp.replicate(model, mesh["replicate"], gradients="int4")
 
-Each host then has a replica of the model, whose shards its ranks hold (HSDP). See
-docs/guides/sharded.md.
+Each host then has a replica of the model, whose shards its ranks hold (HSDP). A model that is too
+large for a host is sharded over all ranks:
+
+    for module in (*model.layers, model):
+        fully_shard(module)
+    fsdp.compress(model, weights="int8", gradients="int4")
+
+See docs/guides/sharded.md.
 """
 
 from lightcc.torch.fsdp._replicas import host_mesh, replicate
+from lightcc.torch.fsdp._shards import compress
 
-__all__ = ["host_mesh", "replicate"]
+__all__ = ["compress", "host_mesh", "replicate"]

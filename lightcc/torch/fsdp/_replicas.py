@@ -18,37 +18,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 
 from lightcc import _world
 from lightcc._ops.exchanges import broadcast_async_
 from lightcc._ops.functions import allgather_object
 from lightcc._ops.reductions import Average, Sum
-from lightcc.compression import (
-    EngineCompressor,
-    Int4Compressor,
-    Int8Compressor,
-    NoneCompressor,
-    TopKCompressor,
-    find_engine_compressor,
-)
+from lightcc.compression import EngineCompressor, Int8Compressor
 from lightcc.process_sets import one_process_set_of
 from lightcc.torch import mpi_ops
+from lightcc.torch.fsdp._modules import compressor_of, current_world, param_groups, way_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lightcc._core import CompressionSpec
     from lightcc.process_sets import ProcessSet
 
-_EXACT_BELOW = 4096  # Elements of a whole parameter.
 _BLOCK = 128  # Elements that share a scale: no two parameters do.
-_BY_NAME: dict[str, Callable[[], EngineCompressor]] = {
-    "int8": Int8Compressor,
-    "int4": Int4Compressor,
-    "topk": TopKCompressor,
-}
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # torch.compile, activation checkpointing.
 
 
 def host_mesh(device_type: str = "cpu") -> DeviceMesh:
@@ -66,7 +52,7 @@ def host_mesh(device_type: str = "cpu") -> DeviceMesh:
     Raises:
         ValueError: There is no world, or hosts have different numbers of ranks. On all ranks.
     """
-    hosts = _current("host_mesh()").hosts
+    hosts = current_world("host_mesh()").hosts
     if len({len(ranks) for ranks in hosts}) != 1:
         counts = ", ".join(f"{len(ranks)} (ranks {ranks})" for ranks in hosts)
         msg = f"host_mesh() needs as many ranks on each host, and the hosts have {counts}"
@@ -104,9 +90,9 @@ def replicate(
         TypeError: `gradients` is none of the above.
         HorovodInternalError: A rank failed. On all ranks.
     """
-    compressor = _compressor_of(gradients)
+    compressor = compressor_of(gradients, "gradients")
     ranks = _ranks_of(mesh)
-    groups = dict(_param_groups(model))
+    groups = param_groups(model)
     _check_shards(model, groups, ranks)
     about = "exact" if compressor is None else compressor.describe()
     said = f"{about} gradients of {len(groups)} modules as {name!r}"
@@ -142,7 +128,7 @@ class _Exchange:
         self._specs: dict[str, CompressionSpec | None] = {"exact": None}
         if compressor is not None:
             self._specs |= {"int8": Int8Compressor().spec(), compressor.label: compressor.spec()}
-        self._ways = [_way_of(it, compressor) for it in group.fsdp_params]
+        self._ways = [way_of(it, compressor) for it in group.fsdp_params]
 
     def __call__(self, shard: torch.Tensor) -> None:
         """Averages a flat shard over the replicas, in place: at once, or until the pass ends."""
@@ -238,47 +224,9 @@ def _joined(
     return whole, list(zip(pieces, results, strict=True))[::2]
 
 
-def _way_of(parameter: Any, compressor: EngineCompressor | None) -> str:
-    if compressor is None or parameter.sharded_param.numel() < _EXACT_BELOW:
-        return "exact"
-    info = parameter._module_info  # noqa: SLF001
-    owners = (info.module, *info.shared_modules)
-    is_embedding = any(isinstance(it, (nn.Embedding, nn.EmbeddingBag)) for it in owners)
-    return "int8" if is_embedding else compressor.label
-
-
-def _compressor_of(gradients: Any) -> EngineCompressor | None:
-    if gradients is None or gradients is NoneCompressor:
-        return None
-    if isinstance(gradients, str) and gradients in _BY_NAME:
-        return _BY_NAME[gradients]()
-    compressor: EngineCompressor | None = find_engine_compressor(gradients)
-    if compressor is None:
-        msg = (
-            f"gradients is {gradients!r}; allowed are None, 'int8', 'int4', 'topk', and"
-            " Compression.int8, int4 and topk(...); for 16 bits, give fully_shard()"
-            " MixedPrecisionPolicy(reduce_dtype=...)"
-        )
-        raise TypeError(msg)
-    compressor.spec()  # Raises where it is for optimizers alone.
-    return compressor
-
-
-def _current(what: str) -> Any:
-    """Returns the world, whose ranks are those of torch's default group."""
-    if not (_world.exists() and dist.is_initialized()):
-        msg = f'{what} comes after torch.distributed.init_process_group("lightcc")'
-        raise ValueError(msg)
-    world = _world.current()
-    if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.size):
-        msg = f"torch.distributed has other ranks than lightcc, where this is rank {world.rank}"
-        raise ValueError(msg)
-    return world
-
-
 def _ranks_of(mesh: DeviceMesh) -> list[int]:
     """Returns the ranks of the mesh's row that this rank is in."""
-    _current("replicate()")
+    current_world("replicate()")
     if mesh.ndim != 1:
         msg = f"replicate() takes mesh['replicate']; this mesh is of {mesh.mesh_dim_names}"
         raise ValueError(msg)
@@ -292,26 +240,10 @@ def _ranks_of(mesh: DeviceMesh) -> list[int]:
     return sorted(dist.get_process_group_ranks(group))
 
 
-def _param_groups(model: nn.Module) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yields name, module and FSDP's parameter group of each FSDP module that has parameters."""
-    seen = set()
-    for name, module in model.named_modules():
-        if not isinstance(module, FSDPModule):
-            continue
-        for group in module._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001
-            if id(group) not in seen:  # Modules may share one.
-                seen.add(id(group))
-                parts = [it for it in name.split(".") if it and it not in _WRAPPERS]
-                yield ".".join(parts) or "root", (module, group)
-
-
 def _check_shards(
     model: nn.Module, groups: dict[str, tuple[Any, Any]], replicas: list[int]
 ) -> None:
     """Raises ValueError where FSDP does not shard all of a model, within replicas alone."""
-    if not groups:
-        msg = "the model has no FSDP modules: call fully_shard(..., mesh=mesh['shard']) before"
-        raise ValueError(msg)
     for name, (_, group) in groups.items():
         mesh = group.mesh_info.mesh
         if mesh.ndim != 1:

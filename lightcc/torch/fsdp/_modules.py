@@ -1,0 +1,92 @@
+"""What both ways of sharding ask of FSDP's modules, which only torch's private classes tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from lightcc import _world
+from lightcc.compression import (
+    EngineCompressor,
+    Int4Compressor,
+    Int8Compressor,
+    NoneCompressor,
+    TopKCompressor,
+    find_engine_compressor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_EXACT_BELOW = 4096  # Elements of a whole parameter.
+_BY_NAME: dict[str, Callable[[], EngineCompressor]] = {
+    "int8": Int8Compressor,
+    "int4": Int4Compressor,
+    "topk": TopKCompressor,
+}
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # torch.compile, activation checkpointing.
+
+
+def compressor_of(asked: Any, what: str) -> EngineCompressor | None:
+    """Returns the compressor that a caller asked for, if any; TypeError where it is none."""
+    if asked is None or asked is NoneCompressor:
+        return None
+    if isinstance(asked, str) and asked in _BY_NAME:
+        return _BY_NAME[asked]()
+    compressor: EngineCompressor | None = find_engine_compressor(asked)
+    if compressor is None:
+        msg = (
+            f"{what} is {asked!r}; allowed are None, 'int8', 'int4', 'topk', and"
+            " Compression.int8, int4 and topk(...); for 16 bits, give fully_shard()"
+            " a MixedPrecisionPolicy"
+        )
+        raise TypeError(msg)
+    compressor.spec()  # Raises where it is for optimizers alone.
+    return compressor
+
+
+def current_world(what: str) -> Any:
+    """Returns the world, whose ranks are those of torch's default group."""
+    if not (_world.exists() and dist.is_initialized()):
+        msg = f'{what} comes after torch.distributed.init_process_group("lightcc")'
+        raise ValueError(msg)
+    world = _world.current()
+    if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.size):
+        msg = f"torch.distributed has other ranks than lightcc, where this is rank {world.rank}"
+        raise ValueError(msg)
+    return world
+
+
+def param_groups(model: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Returns module and FSDP's parameter group of each FSDP module that has parameters, by name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    groups: dict[str, tuple[Any, Any]] = {}
+    seen = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        for group in module._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001
+            if id(group) not in seen:  # Modules may share one.
+                seen.add(id(group))
+                parts = [it for it in name.split(".") if it and it not in _WRAPPERS]
+                groups[".".join(parts) or "root"] = (module, group)
+    if not groups:
+        msg = "the model has no FSDP modules: call fully_shard() of all modules before"
+        raise ValueError(msg)
+    return groups
+
+
+def way_of(parameter: Any, compressor: EngineCompressor | None) -> str:
+    """Returns how a parameter of an FSDP module travels: "exact", or the label of a compressor."""
+    if compressor is None or parameter.sharded_param.numel() < _EXACT_BELOW:
+        return "exact"
+    info = parameter._module_info  # noqa: SLF001
+    owners = (info.module, *info.shared_modules)
+    is_embedding = any(isinstance(it, (nn.Embedding, nn.EmbeddingBag)) for it in owners)
+    return "int8" if is_embedding else compressor.label
