@@ -33,18 +33,16 @@ OLDEST_DISASSEMBLED = 75
 # Registers of a thread, by the beginning of a kernel's name; the first that fits counts.
 BUDGETS = {
     "lightcc_copy_": 40,
-    "lightcc_merge_": 48,
-    "lightcc_topk_begin_": 24,
-    "lightcc_topk_count_f64": 84,
+    "lightcc_merge": 48,
+    "lightcc_topk_begin": 24,
     "lightcc_topk_count_": 72,
-    "lightcc_topk_descend_": 24,
-    "lightcc_topk_encode_": 40,
-    "lightcc_topk_finish_": 40,
-    "lightcc_topk_judge_": 40,
-    "lightcc_topk_measure_": 64,
+    "lightcc_topk_descend": 24,
+    "lightcc_topk_encode": 40,
+    "lightcc_topk_finish": 40,
+    "lightcc_topk_judge": 40,
+    "lightcc_topk_measure": 64,
     "lightcc_topk_pack": 56,
-    "lightcc_topk_sample_": 56,
-    "lightcc_topk_select_f64": 104,
+    "lightcc_topk_sample": 56,
     "lightcc_topk_select_": 88,
 }
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")

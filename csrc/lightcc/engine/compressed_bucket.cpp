@@ -101,7 +101,7 @@ std::string why_unsupported(const BucketTensor& tensor, const BucketSite& site) 
   }
   const ShardRange shard =
       shard_range(elements_of(signature), position.members, position.member, signature.dtype);
-  return kernels->why_unsupported(shard.size_elems(), position.blocks);
+  return kernels->why_unsupported(signature.dtype, shard.size_elems(), position.blocks);
 }
 
 /// The same for a bucket.

@@ -10,7 +10,7 @@
 namespace lightcc::cuda {
 namespace {
 
-constexpr std::size_t kMaxUnit = sizeof(std::uint64_t);
+constexpr std::size_t kMaxUnit = sizeof(std::uint32_t);
 // More blocks than all GPUs run at once have nothing to do sooner.
 constexpr u64 kMaxBlocks = 1024;
 
@@ -18,7 +18,7 @@ u8* at(Address address) {
   return reinterpret_cast<u8*>(address);  // NOLINT: of the GPU
 }
 
-/// The largest number of bytes, at most 8, in which all parts can be counted and addressed.
+/// The largest number of bytes, at most 4, in which all parts can be counted and addressed.
 std::size_t unit_of(std::span<const BucketPart> parts) {
   std::uint64_t bits = kMaxUnit;
   for (const BucketPart& part : parts) {

@@ -37,5 +37,4 @@ inline constexpr u64 kBucketTile = 4096;
 #define LIGHTCC_COPY_KERNELS(X) \
   X(lightcc_copy_1, u8)         \
   X(lightcc_copy_2, u16)        \
-  X(lightcc_copy_4, u32)        \
-  X(lightcc_copy_8, u64)
+  X(lightcc_copy_4, u32)

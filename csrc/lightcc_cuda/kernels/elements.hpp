@@ -1,5 +1,5 @@
-// The element types of kernels: how they are stored (Wire) and what they are computed in (Lane).
-// They mean what collectives/kernels/reduce.hpp says.
+// The element types of kernels: how they are stored (Wire), and how they become the float32 lanes
+// in which all is computed. They mean what collectives/kernels/reduce.hpp says.
 #pragma once
 
 #include "lightcc/base/half.hpp"
@@ -13,32 +13,26 @@ namespace lightcc::cuda {
 LIGHTCC_DEVICE float one_nan(float x) {
   return x == x ? x : __builtin_bit_cast(float, 0x7fc00000U);
 }
-LIGHTCC_DEVICE double one_nan(double x) {
-  return x == x ? x : __builtin_bit_cast(double, u64{0x7ff8000000000000});
-}
 
-template <typename T>
-struct PlainElement {
-  using Wire = T;
-  using Lane = T;
+struct Float32 {
+  using Wire = float;
+  static constexpr ElementType kType = ElementType::kFloat32;
   static constexpr bool kRounds = false;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
+  LIGHTCC_DEVICE_MEMBER static float decode(Wire wire) { return wire; }
 };
-struct Float32 : PlainElement<float> {};
-struct Float64 : PlainElement<double> {};
 
-template <u16 Infinity, auto Decode, auto Encode>
+template <ElementType Type, u16 Infinity, auto Decode, auto Encode>
 struct HalfElement {
   using Wire = u16;
-  using Lane = float;
+  static constexpr ElementType kType = Type;
   static constexpr bool kRounds = true;
   static constexpr Wire kInfinity = Infinity;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return Decode(wire); }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return Encode(one_nan(lane)); }
+  LIGHTCC_DEVICE_MEMBER static float decode(Wire wire) { return Decode(wire); }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(float lane) { return Encode(one_nan(lane)); }
 };
-struct Float16 : HalfElement<0x7c00, half_to_float, float_to_half> {};
-struct Bfloat16 : HalfElement<0x7f80, bfloat16_to_float, float_to_bfloat16> {};
+struct Float16 : HalfElement<ElementType::kFloat16, 0x7c00, half_to_float, float_to_half> {};
+struct Bfloat16
+    : HalfElement<ElementType::kBfloat16, 0x7f80, bfloat16_to_float, float_to_bfloat16> {};
 
 // ---- Memory.
 
@@ -48,14 +42,16 @@ LIGHTCC_DEVICE_MEMBER T load_any(const u8* from) {
   if (is_aligned(reinterpret_cast<u64>(from), sizeof(T))) {
     return load_input<T>(from);
   }
-  struct {
-    u8 at[sizeof(T)];
-  } bytes;
-  LIGHTCC_UNROLL
+  u32 bits = 0;
+  LIGHTCC_NO_UNROLL
   for (u32 i = 0; i < sizeof(T); ++i) {
-    bytes.at[i] = load_input<u8>(from + i);
+    bits |= u32{load_input<u8>(from + i)} << 8 * i;
   }
-  return __builtin_bit_cast(T, bytes);
+  if constexpr (sizeof(T) == sizeof(u32)) {
+    return __builtin_bit_cast(T, bits);
+  } else {
+    return static_cast<T>(bits);
+  }
 }
 
 template <typename T>
@@ -65,13 +61,15 @@ LIGHTCC_DEVICE_MEMBER void store_any(u8* to, T value) {
     *reinterpret_cast<Aligned*>(to) = value;
     return;
   }
-  struct Bytes {
-    u8 at[sizeof(T)];
-  };
-  const auto bytes = __builtin_bit_cast(Bytes, value);
-  LIGHTCC_UNROLL
+  u32 bits = 0;
+  if constexpr (sizeof(T) == sizeof(u32)) {
+    bits = __builtin_bit_cast(u32, value);
+  } else {
+    bits = value;
+  }
+  LIGHTCC_NO_UNROLL
   for (u32 i = 0; i < sizeof(T); ++i) {
-    to[i] = bytes.at[i];
+    to[i] = static_cast<u8>(bits >> 8 * i);
   }
 }
 
@@ -90,5 +88,26 @@ struct Chunk {
 
 /// The largest access.
 inline constexpr u32 kVectorBytes = 16;
+
+// ---- Types that are known at run time alone, for what is seldom or little.
+
+LIGHTCC_DEVICE float decode_half(ElementType type, u16 wire) {
+  return type == ElementType::kFloat16 ? half_to_float(wire) : bfloat16_to_float(wire);
+}
+
+/// Element `i` of an array at any address.
+LIGHTCC_DEVICE float load_lane(ElementType type, const u8* array, u64 i) {
+  return type == ElementType::kFloat32 ? load_any<float>(array + i * sizeof(float))
+                                       : decode_half(type, load_any<u16>(array + i * sizeof(u16)));
+}
+LIGHTCC_DEVICE void store_lane(ElementType type, u8* array, u64 i, float lane) {
+  const float x = one_nan(lane);
+  if (type == ElementType::kFloat32) {
+    store_any(array + i * sizeof(float), x);
+  } else {
+    store_any(array + i * sizeof(u16),
+              type == ElementType::kFloat16 ? float_to_half(x) : float_to_bfloat16(x));
+  }
+}
 
 }  // namespace lightcc::cuda

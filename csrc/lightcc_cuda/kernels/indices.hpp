@@ -14,6 +14,9 @@ static_assert(sizeof(void*) == 8 && sizeof(u64) == 8 && sizeof(u32) == 4);
 
 inline constexpr u32 kWarpLanes = 32;
 
+/// What kernels compute with, as DataType numbers it.
+enum class ElementType : u32 { kFloat16 = 6, kFloat32 = 7, kBfloat16 = 10 };
+
 template <typename T>
 constexpr T min_of(T a, T b) {
   return b < a ? b : a;
@@ -73,12 +76,8 @@ constexpr bool is_aligned(u64 address, u64 bytes) {
 
 }  // namespace lightcc::cuda
 
-/// X(kernel_f32, ..., type) for each type of elements, and of lanes (elements.hpp).
+/// X(kernel_f32, ..., type) for each type of elements (elements.hpp).
 #define LIGHTCC_OF_ELEMENTS(X, kernel, function) \
   X(kernel##_f32, function, Float32)             \
-  X(kernel##_f64, function, Float64)             \
   X(kernel##_f16, function, Float16)             \
   X(kernel##_bf16, function, Bfloat16)
-#define LIGHTCC_OF_LANES(X, kernel, function) \
-  X(kernel##_f32, function, float)            \
-  X(kernel##_f64, function, double)

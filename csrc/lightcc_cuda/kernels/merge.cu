@@ -15,13 +15,10 @@ struct MergeRange {
   u32 end;
 };
 
-template <typename Element>
 struct Merger {
-  using Wire = typename Element::Wire;
-  using Lane = typename Element::Lane;
-
   const MergeTensor& t;
-  Lane* sums;
+  ElementType type;
+  float* sums;
   u32* present;  ///< A bit for each element of the tile: whether it has a sum.
   u64 block;
   u32 first_offset;  ///< Where the tile begins in the block.
@@ -35,12 +32,16 @@ struct Merger {
             begin + first_from(offsets, count, first_offset + kMergeTile)};
   }
 
-  LIGHTCC_DEVICE_MEMBER Lane value(const MergeList& list, u64 entry) const {
-    if (list.exponents == nullptr) {
-      return Element::decode(load_any<Wire>(list.values + entry * sizeof(Wire)));
+  /// Lists are aligned to 2 bytes.
+  LIGHTCC_DEVICE_MEMBER float value(const MergeList& list, u64 entry) const {
+    const auto half_at = [&](u64 i) { return load_input<u16>(list.values + i * sizeof(u16)); };
+    if (list.exponents != nullptr) {
+      return half_to_float(half_at(entry)) * power_of_two(list.exponents[block]);
     }
-    const auto half = half_to_float(load_any<u16>(list.values + entry * sizeof(u16)));
-    return static_cast<Lane>(half) * power_of_two<Lane>(list.exponents[block]);
+    if (type == ElementType::kFloat32) {
+      return __builtin_bit_cast(float, half_at(2 * entry) | u32{half_at(2 * entry + 1)} << 16);
+    }
+    return decode_half(type, half_at(entry));
   }
 
   LIGHTCC_DEVICE_MEMBER void add(const MergeList& list, MergeRange range) const {
@@ -48,32 +49,32 @@ struct Merger {
       const u32 at = list.offsets[entry] - first_offset;
       const u32 bit = 1U << at % 32;
       const bool has_sum = (atomic_or(present + at / 32, bit) & bit) != 0;
-      const Lane x = value(list, entry);
+      const float x = value(list, entry);
       sums[at] = has_sum ? sums[at] + x : x;
     }
   }
 
-  LIGHTCC_DEVICE_MEMBER Wire result(u32 at) const {
-    if ((present[at / 32] >> at % 32 & 1U) == 0) {
-      return Wire{0};
+  LIGHTCC_DEVICE_MEMBER float result(u32 at) const {
+    if (t.is_nan != 0) {
+      return __builtin_bit_cast(float, 0x7fc00000U);
     }
-    const Lane sum = sums[at];
-    return Element::encode(t.postscale != 1.0 ? sum * static_cast<Lane>(t.postscale) : sum);
+    if ((present[at / 32] >> at % 32 & 1U) == 0) {
+      return 0.0F;
+    }
+    return t.postscale != 1.0 ? sums[at] * static_cast<float>(t.postscale) : sums[at];
   }
 };
 
-template <typename Element>
-LIGHTCC_DEVICE_MEMBER void merge(const MergeArguments& a) {
-  using Wire = typename Element::Wire;
-  using Lane = typename Element::Lane;
-  LIGHTCC_SHARED(Lane, sums, kMergeTile);
+LIGHTCC_KERNEL(kMergeThreads, 4) lightcc_merge(const MergeArguments a) {
+  LIGHTCC_SHARED(float, sums, kMergeTile);
   LIGHTCC_SHARED(u32, present, kMergeTile / 32);
   LIGHTCC_SHARED(MergeRange, ranges, kMaxMergeLists);
   const MergeTensor& t = a.tensors[row_at(a.tensors, a.count, block_index())];
   const MergeList* const lists = a.lists + t.first_list;
   const u64 start = (block_index() - t.first) * kMergeTile;
-  const Merger<Element> merger{
-      t, sums, present, start / kTopkWireBlock, static_cast<u32>(start % kTopkWireBlock)};
+  const auto type = static_cast<ElementType>(a.dtype);
+  const Merger merger{
+      t, type, sums, present, start / kTopkWireBlock, static_cast<u32>(start % kTopkWireBlock)};
   for (u32 i = thread_index(); i < kMergeTile / 32; i += kMergeThreads) {
     present[i] = 0;
   }
@@ -85,18 +86,11 @@ LIGHTCC_DEVICE_MEMBER void merge(const MergeArguments& a) {
     merger.add(lists[i], ranges[i]);
     sync_block();
   }
-  const Wire nan = Element::encode(__builtin_bit_cast(Lane, KeyOf<Lane>::kNan));
   for (u32 i = thread_index(); i < kMergeTile; i += kMergeThreads) {
     if (start + i < t.elements) {
-      store_any<Wire>(t.out + (start + i) * sizeof(Wire), t.is_nan != 0 ? nan : merger.result(i));
+      store_lane(type, t.out, start + i, merger.result(i));
     }
   }
 }
-
-#define LIGHTCC_DEFINE(name, function, type)                      \
-  LIGHTCC_KERNEL(kMergeThreads, 4) name(const MergeArguments a) { \
-    function<type>(a);                                            \
-  }
-LIGHTCC_MERGE_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

@@ -31,8 +31,9 @@ struct MergeArguments {
   const MergeList* lists;  ///< The lists of all tensors.
   u32 count;               ///< Tensors.
   u32 num_lists;           ///< Lists of all tensors.
+  u32 dtype;               ///< DataType of the sums, and of lists without exponents.
 };
-static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 48 && sizeof(MergeList) == 32);
+static_assert(sizeof(MergeArguments) == 32 && sizeof(MergeTensor) == 48 && sizeof(MergeList) == 32);
 
 inline constexpr u32 kMergeThreads = 256;
 /// Elements of a block of threads.
@@ -40,5 +41,5 @@ inline constexpr u32 kMergeTile = 4096;
 
 }  // namespace lightcc::cuda
 
-/// X(name, function, type) for each kernel, with a block for each tile of each sum.
-#define LIGHTCC_MERGE_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_merge, merge)
+/// X(name) for each kernel, with a block for each tile of each sum.
+#define LIGHTCC_MERGE_KERNELS(X) X(lightcc_merge)

@@ -1,4 +1,5 @@
-// Arguments of the kernels of top-k compression, for all tensors of a bucket that have one dtype.
+// Arguments of the kernels of top-k compression, for all tensors of a bucket that have one dtype:
+// float32, float16 or bfloat16.
 //
 // A step is the same launches every time, whatever the values, so the host decides nothing and
 // waits for nothing. Kernels of a path that is not taken return at once. What is chosen is what
@@ -37,10 +38,8 @@ inline constexpr u32 kMaxTopkTensors = 256;
 /// Where lists begin that are packed.
 inline constexpr u64 kTopkPackAlignment = 16;
 
-/// Rounds of count and descend for lanes of so many bytes.
-constexpr u32 topk_rounds(u32 lane_bytes) {
-  return lane_bytes == 4 ? 3 : 6;
-}
+/// Rounds of count and descend.
+inline constexpr u32 kTopkRounds = 3;
 
 struct TopkForecastBits {
   double threshold;  ///< 0: to be found exactly.
@@ -89,7 +88,7 @@ struct TopkTensor {
   u64 first_part;   ///< Parts of the tensors before it.
   u64 numel;        ///< 1 .. kMaxTopkElements.
   const u8* shard;  ///< Any alignment; only read.
-  u8* residual[2];  ///< Lanes, aligned to 16 bytes.
+  u8* residual[2];  ///< float32, aligned to 16 bytes.
   u8* velocity[2];  ///< The same, or null: no momentum correction.
   TopkProgress* progress;
   u64* status;        ///< Two words for each tile.
@@ -100,8 +99,8 @@ struct TopkTensor {
   u32* counts;     ///< For each block.
   i16* exponents;  ///< The same; null without scales.
   u16* offsets;
-  u8* values;  ///< As in the list; with scales float16.
-  u8* lanes;   ///< With scales: the values before that. Otherwise null.
+  u8* values;  ///< As in the list, aligned to an element; with scales float16.
+  u8* lanes;   ///< With scales: the float32 values before that. Otherwise null.
   u64 k;
   u64 capacity;
   double momentum;
@@ -129,22 +128,17 @@ static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
 
 }  // namespace lightcc::cuda
 
-// X(name, function, type) for each kernel of a file. Blocks of threads: select and encode have one
-// for each tile, sample, count and pack `parts` for each tensor, and the others one for each.
+// X(name, ...) for each kernel. Blocks of threads: select and encode have one for each tile,
+// sample, count and pack `parts` for each tensor, and the others one for each.
 #define LIGHTCC_TOPK_SELECT_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_topk_select, select)
-#define LIGHTCC_TOPK_THRESHOLD_KERNELS(X)             \
-  LIGHTCC_OF_LANES(X, lightcc_topk_begin, begin)      \
-  LIGHTCC_OF_LANES(X, lightcc_topk_judge, judge)      \
-  LIGHTCC_OF_LANES(X, lightcc_topk_descend, descend)  \
-  LIGHTCC_OF_LANES(X, lightcc_topk_finish, finish)    \
-  LIGHTCC_OF_ELEMENTS(X, lightcc_topk_sample, sample) \
-  LIGHTCC_OF_ELEMENTS(X, lightcc_topk_count, count)
-#define LIGHTCC_TOPK_ENCODE_KERNELS(X) LIGHTCC_OF_LANES(X, lightcc_topk_encode, encode)
-#define LIGHTCC_TOPK_MEASURE_KERNELS(X) LIGHTCC_OF_ELEMENTS(X, lightcc_topk_measure, measure)
-/// X(name, ...) for all of them.
-#define LIGHTCC_ALL_TOPK_KERNELS(X) \
-  LIGHTCC_TOPK_SELECT_KERNELS(X)    \
-  LIGHTCC_TOPK_THRESHOLD_KERNELS(X) \
-  LIGHTCC_TOPK_ENCODE_KERNELS(X)    \
-  LIGHTCC_TOPK_MEASURE_KERNELS(X)   \
+#define LIGHTCC_ALL_TOPK_KERNELS(X)                 \
+  LIGHTCC_TOPK_SELECT_KERNELS(X)                    \
+  LIGHTCC_OF_ELEMENTS(X, lightcc_topk_count, count) \
+  X(lightcc_topk_begin)                             \
+  X(lightcc_topk_sample)                            \
+  X(lightcc_topk_judge)                             \
+  X(lightcc_topk_descend)                           \
+  X(lightcc_topk_finish)                            \
+  X(lightcc_topk_encode)                            \
+  X(lightcc_topk_measure)                           \
   X(lightcc_topk_pack)

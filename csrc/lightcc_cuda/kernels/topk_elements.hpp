@@ -8,106 +8,99 @@
 
 namespace lightcc::cuda {
 
-/// Magnitudes as integers: for finite numbers these compare as the magnitudes do.
-template <typename Key, u32 FractionBits, int Bias>
-struct KeyFields {
-  using Type = Key;
-  static constexpr u32 kBits = 8 * sizeof(Key) - 1;
-  static constexpr u32 kFractionBits = FractionBits;
-  static constexpr int kBias = Bias;
-  static constexpr Key kInfinity = (Key{2} * Bias + 1) << FractionBits;
-  static constexpr Key kMax = kInfinity - 1;                             ///< The largest number.
-  static constexpr Key kNan = kInfinity | Key{1} << (FractionBits - 1);  ///< What results have.
-};
-template <typename Lane>
-struct KeyOf : KeyFields<u32, 23, 127> {};
-template <>
-struct KeyOf<double> : KeyFields<u64, 52, 1023> {};
+// Magnitudes as integers: for finite numbers these compare as the magnitudes do.
+inline constexpr u32 kKeyBits = 31;
+inline constexpr u32 kFractionBits = 23;
+inline constexpr int kExponentBias = 127;
+inline constexpr u32 kInfiniteKey = 0x7f800000;
 
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER typename KeyOf<Lane>::Type key_of(Lane lane) {
-  using Key = typename KeyOf<Lane>::Type;
-  return __builtin_bit_cast(Key, lane) & static_cast<Key>(~Key{0} >> 1);
+LIGHTCC_DEVICE u32 key_of(float lane) {
+  return __builtin_bit_cast(u32, lane) & ~(1U << kKeyBits);
 }
 
 /// 2^exponent, of a normal number.
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER Lane power_of_two(int exponent) {
-  using Key = typename KeyOf<Lane>::Type;
-  const auto biased = static_cast<Key>(exponent + KeyOf<Lane>::kBias);
-  return __builtin_bit_cast(Lane, static_cast<Key>(biased << KeyOf<Lane>::kFractionBits));
+LIGHTCC_DEVICE float power_of_two(int exponent) {
+  return __builtin_bit_cast(float, static_cast<u32>(exponent + kExponentBias) << kFractionBits);
 }
 
 inline constexpr u32 kLaneElements = 4;
 /// How many batches of four elements a lane reads at once.
 inline constexpr u32 kBatches = 2;
 
-template <typename Lane>
 struct Accumulated {
-  Lane u[kLaneElements];
-  Lane acc[kLaneElements];
+  float u[kLaneElements];
+  float acc[kLaneElements];
 };
 
-/// Four values from an array that is aligned to 16 bytes.
+/// Four neighbours from an array that is aligned to all of them.
 template <typename T>
 LIGHTCC_DEVICE_MEMBER void load_four(const u8* from, T (&to)[kLaneElements]) {
-  constexpr u32 kPart = sizeof(T) == 8 ? 2 : 4;
+  const auto all = Chunk<T, kLaneElements>::load(from);
   LIGHTCC_UNROLL
-  for (u32 i = 0; i < kLaneElements; i += kPart) {
-    const auto part = Chunk<T, kPart>::load(from + i * sizeof(T));
-    LIGHTCC_UNROLL
-    for (u32 j = 0; j < kPart; ++j) {
-      to[i + j] = part.at[j];
-    }
+  for (u32 j = 0; j < kLaneElements; ++j) {
+    to[j] = all.at[j];
   }
 }
 
-template <typename T>
-LIGHTCC_DEVICE_MEMBER void store_four(u8* to, const T (&from)[kLaneElements]) {
-  constexpr u32 kPart = sizeof(T) == 8 ? 2 : 4;
+LIGHTCC_DEVICE void store_four(float* to, const float (&from)[kLaneElements]) {
+  Chunk<float, kLaneElements> all;
   LIGHTCC_UNROLL
-  for (u32 i = 0; i < kLaneElements; i += kPart) {
-    Chunk<T, kPart> part;
-    LIGHTCC_UNROLL
-    for (u32 j = 0; j < kPart; ++j) {
-      part.at[j] = from[i + j];
-    }
-    part.store(to + i * sizeof(T));
+  for (u32 j = 0; j < kLaneElements; ++j) {
+    all.at[j] = from[j];
   }
+  all.store(reinterpret_cast<u8*>(to));
 }
 
-template <typename Element>
+/// What a step reads, one element at a time.
 struct TopkReader {
-  using Wire = typename Element::Wire;
-  using Lane = typename Element::Lane;
-
-  LIGHTCC_DEVICE_MEMBER explicit TopkReader(const TopkTensor& t)
+  LIGHTCC_DEVICE_MEMBER TopkReader(const TopkTensor& t, ElementType of)
       : shard(t.shard),
-        residual(t.residual[t.progress->current]),
-        velocity(t.velocity[t.progress->current]),
+        residual(reinterpret_cast<const float*>(t.residual[t.progress->current])),
+        velocity(reinterpret_cast<const float*>(t.velocity[t.progress->current])),
         numel(t.numel),
-        momentum(static_cast<Lane>(t.momentum)),
-        is_aligned_shard(is_aligned(reinterpret_cast<u64>(t.shard),
-                                    min_of<u64>(kVectorBytes, kLaneElements * sizeof(Wire)))) {}
+        momentum(static_cast<float>(t.momentum)),
+        type(of) {}
 
-  LIGHTCC_DEVICE_MEMBER Lane step(Wire wire, Lane before) const {
-    const Lane given = Element::decode(wire);
+  LIGHTCC_DEVICE_MEMBER float step(float given, float before) const {
     return velocity == nullptr ? given : before * momentum + given;
   }
-  LIGHTCC_DEVICE_MEMBER Lane step_at(u64 i) const {
-    const Lane before = velocity == nullptr ? Lane{0} : lane_at(velocity, i);
-    return step(load_any<Wire>(shard + i * sizeof(Wire)), before);
+  LIGHTCC_DEVICE_MEMBER float step_at(u64 i) const {
+    const float before = velocity == nullptr ? 0.0F : load_input<float>(velocity + i);
+    return step(load_lane(type, shard, i), before);
   }
-  LIGHTCC_DEVICE_MEMBER Lane acc_at(u64 i) const { return step_at(i) + lane_at(residual, i); }
+  LIGHTCC_DEVICE_MEMBER float kept_at(u64 i) const { return load_input<float>(residual + i); }
+  LIGHTCC_DEVICE_MEMBER float acc_at(u64 i) const { return step_at(i) + kept_at(i); }
 
-  /// Batches of four elements that exist, from `at` and at + stride on, which are multiples of 4.
-  /// All of them are on their way before the first is computed with.
-  LIGHTCC_DEVICE_MEMBER void accumulate(u64 at,
-                                        u64 stride,
-                                        Accumulated<Lane> (&to)[kBatches]) const {
+  const u8* shard;
+  const float* residual;
+  const float* velocity;
+  u64 numel;
+  float momentum;
+  ElementType type;
+};
+
+/// The same in batches of four elements, of one type.
+template <typename Element>
+struct BatchReader : TopkReader {
+  using Wire = typename Element::Wire;
+  static constexpr u32 kBatchBytes = kLaneElements * sizeof(Wire);
+
+  LIGHTCC_DEVICE_MEMBER explicit BatchReader(const TopkTensor& t)
+      : TopkReader(t, Element::kType),
+        is_aligned_shard(is_aligned(reinterpret_cast<u64>(t.shard), kBatchBytes)),
+        // No element where they are at odd addresses: those are read one by one.
+        end(is_aligned(reinterpret_cast<u64>(t.shard), sizeof(Wire)) ? t.numel : 0) {}
+
+  /// Whether accumulate() may read from `at` on.
+  LIGHTCC_DEVICE_MEMBER bool has(u64 at, u64 stride) const {
+    return at + (kBatches - 1) * stride + kLaneElements <= end;
+  }
+  /// Batches from `at` and at + stride on, which are multiples of 4. All of them are on their way
+  /// before the first is computed with.
+  LIGHTCC_DEVICE_MEMBER void accumulate(u64 at, u64 stride, Accumulated (&to)[kBatches]) const {
     Wire wires[kBatches][kLaneElements];
-    Lane before[kBatches][kLaneElements] = {};
-    Lane kept[kBatches][kLaneElements];
+    float before[kBatches][kLaneElements] = {};
+    float kept[kBatches][kLaneElements];
     LIGHTCC_UNROLL
     for (u32 i = 0; i < kBatches; ++i) {
       const u64 first = at + i * stride;
@@ -116,34 +109,26 @@ struct TopkReader {
       } else {
         LIGHTCC_UNROLL
         for (u32 j = 0; j < kLaneElements; ++j) {
-          wires[i][j] = load_any<Wire>(shard + (first + j) * sizeof(Wire));
+          wires[i][j] = load_input<Wire>(shard + (first + j) * sizeof(Wire));
         }
       }
       if (velocity != nullptr) {
-        load_four<Lane>(velocity + first * sizeof(Lane), before[i]);
+        load_four<float>(reinterpret_cast<const u8*>(velocity + first), before[i]);
       }
-      load_four<Lane>(residual + first * sizeof(Lane), kept[i]);
+      load_four<float>(reinterpret_cast<const u8*>(residual + first), kept[i]);
     }
     LIGHTCC_UNROLL
     for (u32 i = 0; i < kBatches; ++i) {
       LIGHTCC_UNROLL
       for (u32 j = 0; j < kLaneElements; ++j) {
-        to[i].u[j] = step(wires[i][j], before[i][j]);
+        to[i].u[j] = step(Element::decode(wires[i][j]), before[i][j]);
         to[i].acc[j] = to[i].u[j] + kept[i][j];
       }
     }
   }
 
-  LIGHTCC_DEVICE_MEMBER static Lane lane_at(const u8* array, u64 i) {
-    return load_input<Lane>(array + i * sizeof(Lane));
-  }
-
-  const u8* shard;
-  const u8* residual;
-  const u8* velocity;
-  u64 numel;
-  Lane momentum;
   bool is_aligned_shard;
+  u64 end;
 };
 
 /// The tensor of a block of threads, where each has `parts` of them.

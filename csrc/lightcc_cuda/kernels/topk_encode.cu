@@ -6,23 +6,18 @@ namespace lightcc::cuda {
 
 /// The exponent that brings `largest` to [2^14, 2^15], within the limits of
 /// compression/kernels/float_types.hpp. Those of subnormal numbers are too low either way.
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER int exponent_for(typename KeyOf<Lane>::Type largest) {
+LIGHTCC_DEVICE int exponent_for(u32 largest) {
   if (largest == 0) {
     return 0;
   }
-  const int exponent =
-      static_cast<int>(largest >> KeyOf<Lane>::kFractionBits) - KeyOf<Lane>::kBias - 14;
-  constexpr bool kIsFloat = sizeof(Lane) == 4;
-  return max_of(kIsFloat ? -125 : -1000, min_of(exponent, kIsFloat ? 113 : 1009));
+  const int exponent = static_cast<int>(largest >> kFractionBits) - kExponentBias - 14;
+  return max_of(-125, min_of(exponent, 113));
 }
 
 /// A block of threads for each tile; the first of each block of the wire format has work.
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void encode(const TopkArguments& a) {
-  using Key = typename KeyOf<Lane>::Type;
-  constexpr auto kHalfLimit = static_cast<Lane>(32752.0F);
-  LIGHTCC_SHARED(Key, largest, kTopkThreads);
+LIGHTCC_KERNEL(kTopkThreads, 4) lightcc_topk_encode(const TopkArguments a) {
+  constexpr float kHalfLimit = 32752.0F;
+  LIGHTCC_SHARED(u32, largest, kTopkThreads);
   const TopkTensor& t = a.tensors[row_at(a.tensors, a.count, block_index())];
   const u64 tile = block_index() - t.first;
   const TopkProgress& progress = *t.progress;
@@ -32,8 +27,8 @@ LIGHTCC_DEVICE_MEMBER void encode(const TopkArguments& a) {
   const u64 block = tile / kTopkTilesOfBlock;
   const u32 entries = t.counts[block];
   const u32 first = t.block_begins[block];
-  const Lane* values = reinterpret_cast<const Lane*>(t.lanes) + first;
-  Key mine = 0;
+  const float* values = reinterpret_cast<const float*>(t.lanes) + first;
+  u32 mine = 0;
   for (u32 i = thread_index(); i < entries; i += kTopkThreads) {
     mine = max_of(mine, key_of(values[i]));
   }
@@ -45,26 +40,20 @@ LIGHTCC_DEVICE_MEMBER void encode(const TopkArguments& a) {
     }
   }
   sync_block();
-  const int exponent = exponent_for<Lane>(largest[0]);
-  const Lane down = power_of_two<Lane>(-exponent);
-  const Lane up = power_of_two<Lane>(exponent);
-  Lane* residual =
-      reinterpret_cast<Lane*>(t.residual[1 - progress.current]) + block * kTopkWireBlock;
+  const int exponent = exponent_for(largest[0]);
+  const float down = power_of_two(-exponent);
+  const float up = power_of_two(exponent);
+  float* residual =
+      reinterpret_cast<float*>(t.residual[1 - progress.current]) + block * kTopkWireBlock;
   for (u32 i = thread_index(); i < entries; i += kTopkThreads) {
-    const Lane scaled = max_of<Lane>(-kHalfLimit, min_of<Lane>(values[i] * down, kHalfLimit));
-    const u16 half = float_to_half(static_cast<float>(scaled));
+    const float scaled = max_of(-kHalfLimit, min_of(values[i] * down, kHalfLimit));
+    const u16 half = float_to_half(scaled);
     reinterpret_cast<u16*>(t.values)[first + i] = half;
-    residual[t.offsets[first + i]] = values[i] - static_cast<Lane>(half_to_float(half)) * up;
+    residual[t.offsets[first + i]] = values[i] - half_to_float(half) * up;
   }
   if (thread_index() == 0) {
     t.exponents[block] = static_cast<i16>(exponent);
   }
 }
-
-#define LIGHTCC_DEFINE(name, function, type)                    \
-  LIGHTCC_KERNEL(kTopkThreads, 4) name(const TopkArguments a) { \
-    function<type>(a);                                          \
-  }
-LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_DEFINE)
 
 }  // namespace lightcc::cuda

@@ -66,20 +66,18 @@ LIGHTCC_DEVICE HitCounts look_back(u64* status, u64 tile, HitCounts own) {
 
 template <typename Element>
 struct Selector {
-  using Lane = typename Element::Lane;
   using Wire = typename Element::Wire;
-  using Key = typename KeyOf<Lane>::Type;
   static constexpr u32 kWarpElements = kTopkTile / kTopkWarps;
   static constexpr u32 kStepElements = kWarpLanes * kLaneElements;
   static constexpr u32 kSteps = kWarpElements / kStepElements;
   static_assert(kSteps * kLaneElements == 32);  // The bits of a word.
 
   const TopkTensor& t;
-  const TopkReader<Element>& reader;
-  Lane* next_residual;
-  Lane* next_velocity;
+  const BatchReader<Element>& reader;
+  float* next_residual;
+  float* next_velocity;
   u64 start;  ///< The warp's first element.
-  Key key;
+  u32 key;
   u32 max_ties;
   u32 hits;
   u32 ties;  ///< Hits that are equal to the key.
@@ -91,14 +89,14 @@ struct Selector {
     return static_cast<u32>(min_of<u64>(wanted, t.capacity));
   }
 
-  LIGHTCC_DEVICE_MEMBER void take(u32 bit, Lane& u, Lane& acc) {
-    const Key magnitude = key_of(acc);
-    bad = bad || magnitude >= KeyOf<Lane>::kInfinity;
+  LIGHTCC_DEVICE_MEMBER void take(u32 bit, float& u, float& acc) {
+    const u32 magnitude = key_of(acc);
+    bad = bad || magnitude >= kInfiniteKey;
     if (magnitude >= key) {
       hits |= 1U << bit;
       ties |= (magnitude == key ? 1U : 0U) << bit;
-      u = Lane{0};
-      acc = Lane{0};
+      u = 0.0F;
+      acc = 0.0F;
     }
   }
 
@@ -108,19 +106,19 @@ struct Selector {
     LIGHTCC_NO_UNROLL
     for (u32 step = 0; step < kSteps; step += kBatches) {
       const u64 at = start + step * kStepElements + lane * kLaneElements;
-      if (at + (kBatches - 1) * kStepElements + kLaneElements <= reader.numel) {
-        Accumulated<Lane> four[kBatches];
+      if (reader.has(at, kStepElements)) {
+        Accumulated four[kBatches];
         reader.accumulate(at, kStepElements, four);
         LIGHTCC_UNROLL
         for (u32 i = 0; i < kBatches; ++i) {
-          const u64 first = (at + i * kStepElements) * sizeof(Lane);
+          const u64 first = at + i * kStepElements;
           LIGHTCC_UNROLL
           for (u32 j = 0; j < kLaneElements; ++j) {
             take((step + i) * kLaneElements + j, four[i].u[j], four[i].acc[j]);
           }
-          store_four<Lane>(reinterpret_cast<u8*>(next_residual) + first, four[i].acc);
+          store_four(next_residual + first, four[i].acc);
           if (next_velocity != nullptr) {
-            store_four<Lane>(reinterpret_cast<u8*>(next_velocity) + first, four[i].u);
+            store_four(next_velocity + first, four[i].u);
           }
         }
         continue;
@@ -130,8 +128,8 @@ struct Selector {
         if (element >= reader.numel) {
           break;
         }
-        Lane u = reader.step_at(element);
-        Lane acc = u + reader.lane_at(reader.residual, element);
+        float u = reader.step_at(element);
+        float acc = u + reader.kept_at(element);
         take(step * kLaneElements + j, u, acc);
         next_residual[element] = acc;
         if (next_velocity != nullptr) {
@@ -177,7 +175,7 @@ struct Selector {
 
   /// Lists an element as entry `entry`, or puts it back.
   LIGHTCC_DEVICE_MEMBER void write_hit(u64 element, bool is_wanted, u32 entry) const {
-    const Lane acc = reader.acc_at(element);
+    const float acc = reader.acc_at(element);
     if (!is_wanted || entry >= t.capacity) {
       next_residual[element] = acc;
       if (next_velocity != nullptr) {
@@ -187,28 +185,26 @@ struct Selector {
     }
     t.offsets[entry] = static_cast<u16>(element % kTopkWireBlock);
     if (t.lanes != nullptr) {
-      reinterpret_cast<Lane*>(t.lanes)[entry] = acc;
+      reinterpret_cast<float*>(t.lanes)[entry] = acc;
     } else if constexpr (Element::kRounds) {
       const Wire wire = round_to_wire(acc);
       reinterpret_cast<Wire*>(t.values)[entry] = wire;
       next_residual[element] = acc - Element::decode(wire);  // What rounding takes away.
     } else {
-      store_any<Lane>(t.values + u64{entry} * sizeof(Lane), acc);
+      reinterpret_cast<float*>(t.values)[entry] = acc;
     }
   }
 
   /// What is finite stays finite.
-  LIGHTCC_DEVICE_MEMBER static Wire round_to_wire(Lane lane) {
+  LIGHTCC_DEVICE_MEMBER static Wire round_to_wire(float lane) {
     const Wire wire = Element::encode(lane);
-    const bool overflowed =
-        (wire & 0x7fffU) == Element::kInfinity && key_of(lane) < KeyOf<Lane>::kInfinity;
+    const bool overflowed = (wire & 0x7fffU) == Element::kInfinity && key_of(lane) < kInfiniteKey;
     return overflowed ? static_cast<Wire>(wire - 1U) : wire;
   }
 };
 
 template <typename Element>
 LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
-  using Lane = typename Element::Lane;
   LIGHTCC_SHARED(u32, drawn, 1);
   LIGHTCC_SHARED(HitCounts, of_warps, kTopkWarps);
   LIGHTCC_SHARED(HitCounts, of_earlier_tiles, 1);
@@ -226,13 +222,13 @@ LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
   const u32 warp = thread_index() / kWarpLanes;
   const u32 lane = thread_index() % kWarpLanes;
   const u32 next = 1 - progress.current;
-  const TopkReader<Element> reader(t);
+  const BatchReader<Element> reader(t);
   Selector<Element> selector{t,
                              reader,
-                             reinterpret_cast<Lane*>(t.residual[next]),
-                             reinterpret_cast<Lane*>(t.velocity[next]),
+                             reinterpret_cast<float*>(t.residual[next]),
+                             reinterpret_cast<float*>(t.velocity[next]),
                              tile * kTopkTile + u64{warp} * Selector<Element>::kWarpElements,
-                             static_cast<typename Selector<Element>::Key>(progress.key),
+                             static_cast<u32>(progress.key),
                              progress.ties,
                              0,
                              0,
@@ -271,9 +267,9 @@ LIGHTCC_DEVICE_MEMBER void select(const TopkArguments& a) {
   selector.write_hits(before + of_earlier_tiles[0]);
 }
 
-#define LIGHTCC_DEFINE(name, function, type)                                                    \
-  LIGHTCC_KERNEL(kTopkThreads, (sizeof(type::Lane) == 8 ? 2 : 3)) name(const TopkArguments a) { \
-    function<type>(a);                                                                          \
+#define LIGHTCC_DEFINE(name, function, type)                    \
+  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
+    function<type>(a);                                          \
   }
 LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_DEFINE)
 

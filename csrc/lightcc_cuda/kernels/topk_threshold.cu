@@ -74,11 +74,12 @@ LIGHTCC_DEVICE void clear_bins(u32* bins) {
 
 // ---- Forecasts.
 
+LIGHTCC_DEVICE double lane_of_key(u32 key) {
+  return static_cast<double>(__builtin_bit_cast(float, key));
+}
+
 /// TopkForecast make_forecast() of topk_step.cpp.
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER TopkForecastBits make_forecast(const TopkForecastBits& last,
-                                                     u64 k,
-                                                     double ideal) {
+LIGHTCC_DEVICE TopkForecastBits make_forecast(const TopkForecastBits& last, u64 k, double ideal) {
   constexpr double kNoise = 0.03;
   TopkForecastBits next{ideal, ideal, k};
   const double change = ideal - last.ideal;
@@ -88,21 +89,18 @@ LIGHTCC_DEVICE_MEMBER TopkForecastBits make_forecast(const TopkForecastBits& las
     const double guess = ideal + trust * change;
     next.threshold = max_of(ideal / 2, min_of(guess, ideal * 2));
   }
-  const auto largest = static_cast<double>(__builtin_bit_cast(Lane, KeyOf<Lane>::kMax));
-  next.threshold = min_of(next.threshold, largest);
+  next.threshold = min_of(next.threshold, lane_of_key(kInfiniteKey - 1));
   return next;
 }
 
 /// Where a bin of the sample begins: the bits of a float32 without its lower 19.
 LIGHTCC_DEVICE double edge_of(u32 bin) {
-  constexpr u32 kLargest = 0x7f7fffff;
-  const u32 bits = min_of(bin << (31 - kTopkBinBits), kLargest);  // The last ends before infinity.
-  return static_cast<double>(__builtin_bit_cast(float, bits));
+  // The last ends before infinity.
+  return lane_of_key(min_of(bin << (kKeyBits - kTopkBinBits), kInfiniteKey - 1));
 }
 
 /// next_forecast() of topk_step.cpp, after a selection that held. All threads take part.
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void write_next_forecast(const TopkTensor& t, TopkProgress& progress) {
+LIGHTCC_DEVICE void write_next_forecast(const TopkTensor& t, TopkProgress& progress) {
   const u32 reached = progress.reached;
   const bool is_known = progress.selected != 0 && reached != 0;
   const double wanted = is_known ? static_cast<double>(t.k) * static_cast<double>(reached) /
@@ -121,11 +119,9 @@ LIGHTCC_DEVICE_MEMBER void write_next_forecast(const TopkTensor& t, TopkProgress
     ideal = begin + width * (1.0 - missing / static_cast<double>(found.here));
   }
   if (ideal > 0.0) {
-    progress.next = make_forecast<Lane>(progress.forecast, t.k, ideal);
+    progress.next = make_forecast(progress.forecast, t.k, ideal);
   } else if (is_known || progress.key == 1) {
-    using Key = typename KeyOf<Lane>::Type;
-    const auto smallest = static_cast<double>(__builtin_bit_cast(Lane, Key{1}));
-    progress.next = make_forecast<Lane>(progress.forecast, t.k, smallest);
+    progress.next = make_forecast(progress.forecast, t.k, lane_of_key(1));
   } else {
     progress.next = TopkForecastBits{0.0, 0.0, 0};
   }
@@ -133,8 +129,7 @@ LIGHTCC_DEVICE_MEMBER void write_next_forecast(const TopkTensor& t, TopkProgress
 
 // ---- Kernels with a block for each tensor.
 
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void begin(const TopkArguments& a) {
+LIGHTCC_KERNEL(kTopkThreads, 3) lightcc_topk_begin(const TopkArguments a) {
   const TopkTensor& t = a.tensors[block_index()];
   TopkProgress& progress = *t.progress;
   const u64 words = 2 * tiles_of(t.numel, kTopkTile);
@@ -159,7 +154,7 @@ LIGHTCC_DEVICE_MEMBER void begin(const TopkArguments& a) {
     progress.path = TopkPath::kEverything;
   } else if (t.exact == 0 && forecast.threshold > 0.0 && forecast.k == t.k) {
     progress.path = TopkPath::kForecast;
-    progress.key = max_of<u64>(key_of(static_cast<Lane>(forecast.threshold)), 1);
+    progress.key = max_of<u64>(key_of(static_cast<float>(forecast.threshold)), 1);
   }
   progress.ties = kUnlimited;
   progress.runs_in_round = progress.path == TopkPath::kExact ? 0 : 1;
@@ -169,12 +164,11 @@ LIGHTCC_DEVICE_MEMBER void begin(const TopkArguments& a) {
   progress.non_finite = 0;
   progress.reached = 0;
   progress.prefix = 0;
-  progress.shift = KeyOf<Lane>::kBits;
+  progress.shift = kKeyBits;
   progress.wanted = static_cast<u32>(t.k);
 }
 
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void judge(const TopkArguments& a) {
+LIGHTCC_KERNEL(kTopkThreads, 3) lightcc_topk_judge(const TopkArguments a) {
   const TopkTensor& t = a.tensors[block_index()];
   TopkProgress& progress = *t.progress;
   if (progress.path != TopkPath::kForecast || progress.non_finite != 0) {
@@ -185,7 +179,7 @@ LIGHTCC_DEVICE_MEMBER void judge(const TopkArguments& a) {
   const bool held = selected <= t.k + t.k / 4 && (progress.key == 1 || 3 * selected >= 2 * t.k);
   sync_block();  // All have read what is written below.
   if (held) {
-    write_next_forecast<Lane>(t, progress);
+    write_next_forecast(t, progress);
     return;
   }
   clear_bins(t.bins);
@@ -194,8 +188,7 @@ LIGHTCC_DEVICE_MEMBER void judge(const TopkArguments& a) {
   }
 }
 
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void descend(const TopkArguments& a) {
+LIGHTCC_KERNEL(kTopkThreads, 3) lightcc_topk_descend(const TopkArguments a) {
   const TopkTensor& t = a.tensors[block_index()];
   TopkProgress& progress = *t.progress;
   if (progress.path != TopkPath::kExact || progress.non_finite != 0 || progress.shift == 0) {
@@ -219,8 +212,7 @@ LIGHTCC_DEVICE_MEMBER void descend(const TopkArguments& a) {
   }
 }
 
-template <typename Lane>
-LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
+LIGHTCC_KERNEL(kTopkThreads, 3) lightcc_topk_finish(const TopkArguments a) {
   const TopkTensor& t = a.tensors[block_index()];
   TopkProgress& progress = *t.progress;
   const bool is_flagged = progress.non_finite != 0;
@@ -243,19 +235,15 @@ LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
   if (is_flagged) {
     progress.next = progress.forecast;
   } else if (progress.path == TopkPath::kExact) {
-    using Key = typename KeyOf<Lane>::Type;
-    const auto ideal =
-        static_cast<double>(__builtin_bit_cast(Lane, static_cast<Key>(progress.key)));
-    progress.next = make_forecast<Lane>(progress.forecast, t.k, ideal);
+    progress.next =
+        make_forecast(progress.forecast, t.k, lane_of_key(static_cast<u32>(progress.key)));
   }
 }
 
 // ---- Kernels with `parts` blocks for each tensor.
 
 /// Every stride-th group of 16 elements, other groups in every step.
-template <typename Element>
-LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
-  using Lane = typename Element::Lane;
+LIGHTCC_KERNEL(kTopkThreads, 3) lightcc_topk_sample(const TopkArguments a) {
   constexpr u64 kGroup = 16;
   constexpr u64 kSampledSelected = 256;
   constexpr u64 kMaxStride = 64;
@@ -267,7 +255,7 @@ LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
   LIGHTCC_SHARED(u32, memory, kTopkBins);
   const BlockBins bins{memory};
   bins.clear();
-  const TopkReader<Element> reader(t);
+  const TopkReader reader(t, static_cast<ElementType>(t.dtype));
   u64 stride = 1;
   while (stride < kMaxStride && stride * 2 <= t.k / kSampledSelected) {
     stride *= 2;
@@ -280,14 +268,10 @@ LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
     if (element >= t.numel) {
       break;
     }
-    const Lane acc = reader.acc_at(element);
-    const auto magnitude = __builtin_bit_cast(Lane, key_of(acc));
-    // Beyond float32 there is no bin; such magnitudes count as its largest number.
-    constexpr float kLargest = __builtin_bit_cast(float, 0x7f7fffffU);
-    const auto counted =
-        static_cast<float>(min_of(static_cast<double>(magnitude), static_cast<double>(kLargest)));
-    atomic_add(memory + (__builtin_bit_cast(u32, counted) >> (31 - kTopkBinBits)), 1);
-    reached += key_of(acc) >= progress.key ? 1 : 0;
+    // What is not finite counts as the largest number.
+    const u32 key = key_of(reader.acc_at(element));
+    atomic_add(memory + (min_of(key, kInfiniteKey - 1) >> (kKeyBits - kTopkBinBits)), 1);
+    reached += key >= progress.key ? 1 : 0;
   }
   bins.add_to(t.bins);
   const u32 of_warp = sum_of_warp(reached);
@@ -299,28 +283,26 @@ LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
 /// Counts, of the keys that begin with the prefix, which bits come next.
 template <typename Element>
 LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
-  using Lane = typename Element::Lane;
-  using Key = typename KeyOf<Lane>::Type;
   const TopkTensor& t = a.tensors[row_of_part(a)];
   TopkProgress& progress = *t.progress;
   const u32 shift = progress.shift;
-  const bool is_first = shift == KeyOf<Lane>::kBits;
+  const bool is_first = shift == kKeyBits;
   if (progress.path != TopkPath::kExact || (!is_first && progress.non_finite != 0) || shift == 0) {
     return;
   }
   LIGHTCC_SHARED(u32, memory, kTopkBins);
   const BlockBins bins{memory};
   bins.clear();
-  const TopkReader<Element> reader(t);
+  const BatchReader<Element> reader(t);
   const u32 bits = min_of(shift, kTopkBinBits);
-  const auto prefix = static_cast<Key>(progress.prefix);
-  const auto mask = static_cast<Key>((1U << bits) - 1U);
+  const auto prefix = static_cast<u32>(progress.prefix);
+  const u32 mask = (1U << bits) - 1U;
   bool bad = false;
-  const auto add = [&](Lane acc) {
-    const Key key = key_of(acc);
-    bad = bad || key >= KeyOf<Lane>::kInfinity;
+  const auto add = [&](float acc) {
+    const u32 key = key_of(acc);
+    bad = bad || key >= kInfiniteKey;
     if (is_first || key >> shift == prefix) {
-      atomic_add(memory + static_cast<u32>(key >> (shift - bits) & mask), 1);
+      atomic_add(memory + (key >> (shift - bits) & mask), 1);
     }
   };
   constexpr u64 kStride = kTopkThreads * kLaneElements;
@@ -328,8 +310,8 @@ LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
            (block_index() - t.first_part) * kBatches * kStride + thread_index() * kLaneElements;
        at < reader.numel;
        at += t.parts * kBatches * kStride) {
-    if (at + (kBatches - 1) * kStride + kLaneElements <= reader.numel) {
-      Accumulated<Lane> four[kBatches];
+    if (reader.has(at, kStride)) {
+      Accumulated four[kBatches];
       reader.accumulate(at, kStride, four);
       LIGHTCC_UNROLL
       for (u32 j = 0; j < kBatches * kLaneElements; ++j) {
@@ -355,6 +337,6 @@ LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
   LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
     function<type>(a);                                          \
   }
-LIGHTCC_TOPK_THRESHOLD_KERNELS(LIGHTCC_DEFINE)
+LIGHTCC_OF_ELEMENTS(LIGHTCC_DEFINE, lightcc_topk_count, count)
 
 }  // namespace lightcc::cuda

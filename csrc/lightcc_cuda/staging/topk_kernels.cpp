@@ -75,8 +75,11 @@ class CudaTopkKernels final : public CompressionKernels {
                   int device)
       : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
 
-  std::string why_unsupported(std::size_t numel, std::size_t blocks) const override
+  std::string why_unsupported(DataType dtype, std::size_t numel, std::size_t blocks) const override
       LIGHTCC_EXCLUDES(mutex_) {
+    if (dtype == DataType::kFloat64) {
+      return "a tensor of float64; a GPU takes float32, float16 and bfloat16";
+    }
     if (numel > kMaxTopkElements) {
       return "a shard of " + std::to_string(numel) + " elements; a GPU takes at most " +
              std::to_string(kMaxTopkElements);
@@ -179,6 +182,9 @@ class CudaTopkKernels final : public CompressionKernels {
 
  private:
   Result<std::unique_ptr<ShardResidual>> state_of(const SavedShard& saved) {
+    if (saved.dtype == DataType::kFloat64) {
+      return make_error(ErrorCode::kInvalidArgument, "top-k compression of float64 on a GPU");
+    }
     auto shard = std::make_shared<TopkShard>();
     const Status begun = to_host_->run(
         [&](const GpuSite& gpu) { return gpu.topk.load_shard(*shard, saved, gpu.stream.get()); });

@@ -50,7 +50,7 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedShard& saved, StreamHan
 }
 
 Status TopkSite::save_shard(const TopkShard& shard, Bytes& out, StreamHandle* stream) const {
-  const std::size_t bytes = shard.numel * shard.lane_bytes();
+  const std::size_t bytes = shard.lane_bytes();
   const std::size_t lanes = shard.current * detail::lanes_bytes(shard);
   std::vector<std::byte> residual(bytes);
   std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);

@@ -55,7 +55,7 @@ struct TopkShard {
   bool is_non_finite = false;
   StepEnergy energy;
 
-  std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
+  std::size_t lane_bytes() const { return numel * sizeof(float); }
 
   void begin(bool has_momentum) {
     next_has_velocity = has_momentum;

@@ -12,6 +12,9 @@ namespace lightcc::cuda::detail {
 /// In a shard's memory, behind its progress.
 inline constexpr std::size_t kLanesAt = 256;
 static_assert(sizeof(TopkProgress) <= kLanesAt);
+static_assert(static_cast<u32>(ElementType::kFloat16) == static_cast<u32>(DataType::kFloat16) &&
+              static_cast<u32>(ElementType::kFloat32) == static_cast<u32>(DataType::kFloat32) &&
+              static_cast<u32>(ElementType::kBfloat16) == static_cast<u32>(DataType::kBfloat16));
 
 template <typename T>
 T* at(Address address) {
@@ -40,16 +43,13 @@ struct Arena {
 
 /// Bytes of one of a pair of arrays, for kernels that read 16 bytes at a time.
 inline std::size_t lanes_bytes(const TopkShard& shard) {
-  return up_to(shard.numel * shard.lane_bytes(), 256);
+  return up_to(shard.lane_bytes(), 256);
 }
 
-inline std::string of_lanes(const char* kernel, DataType dtype) {
-  return std::string(kernel) + (dtype == DataType::kFloat64 ? "_f64" : "_f32");
-}
 inline std::string of_elements(const char* kernel, DataType dtype) {
-  return dtype == DataType::kFloat16    ? std::string(kernel) + "_f16"
-         : dtype == DataType::kBfloat16 ? std::string(kernel) + "_bf16"
-                                        : of_lanes(kernel, dtype);
+  return std::string(kernel) + (dtype == DataType::kFloat16    ? "_f16"
+                                : dtype == DataType::kBfloat16 ? "_bf16"
+                                                               : "_f32");
 }
 
 /// What a row says of a shard, whatever the step.

@@ -30,10 +30,7 @@ int passes_of(const TopkProgress& progress, const TopkRequest& request, const To
   }
   const bool tried = !request.exact && progress.forecast.threshold > 0.0 &&
                      progress.forecast.k == request.k && request.k != shard.numel;
-  return (tried ? 1 : 0) +
-         (progress.non_finite != 0
-              ? 1
-              : static_cast<int>(topk_rounds(static_cast<u32>(shard.lane_bytes()))) + 1);
+  return (tried ? 1 : 0) + (progress.non_finite != 0 ? 1 : static_cast<int>(kTopkRounds) + 1);
 }
 
 /// A row with its arrays, and room for a full list.
@@ -61,7 +58,7 @@ TopkTensor row_of(const SiteStep& step, detail::Arena& arena) {
   row.values = arena.array<u8>(row.capacity * row.value_bytes);
   if (format.has_scales()) {
     row.exponents = arena.array<i16>(blocks);
-    row.lanes = arena.array<u8>(row.capacity * shard.lane_bytes());
+    row.lanes = arena.array<u8>(row.capacity * sizeof(float));
   }
   return row;
 }
@@ -109,30 +106,28 @@ struct TopkSite::StepTable {
 
 Status TopkSite::launch_step(const StepTable& table, StreamHandle* stream) const {
   TopkArguments arguments = table.arguments;
-  const TopkShard& shard = *table.steps.front().shard;
+  const DataType dtype = table.steps.front().shard->dtype;
   const u64 tensors = arguments.count;
-  const auto of_lanes = [&](const char* kernel, u64 blocks) {
-    return run(detail::of_lanes(kernel, shard.dtype), blocks, kTopkThreads, arguments, stream);
+  const auto run_on = [&](const std::string& kernel, u64 blocks) {
+    return run(kernel, blocks, kTopkThreads, arguments, stream);
   };
-  const auto of_elements = [&](const char* kernel, u64 blocks) {
-    return run(detail::of_elements(kernel, shard.dtype), blocks, kTopkThreads, arguments, stream);
-  };
-  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_begin", tensors));
-  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_select", table.tiles));
-  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_sample", table.parts));
-  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_judge", tensors));
-  for (u32 i = 0; i < topk_rounds(static_cast<u32>(shard.lane_bytes())); ++i) {
-    LIGHTCC_RETURN_IF_ERROR(of_elements("topk_count", table.parts));
-    LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_descend", tensors));
+  const std::string select = detail::of_elements("topk_select", dtype);
+  LIGHTCC_RETURN_IF_ERROR(run_on("topk_begin", tensors));
+  LIGHTCC_RETURN_IF_ERROR(run_on(select, table.tiles));
+  LIGHTCC_RETURN_IF_ERROR(run_on("topk_sample", table.parts));
+  LIGHTCC_RETURN_IF_ERROR(run_on("topk_judge", tensors));
+  for (u32 i = 0; i < kTopkRounds; ++i) {
+    LIGHTCC_RETURN_IF_ERROR(run_on(detail::of_elements("topk_count", dtype), table.parts));
+    LIGHTCC_RETURN_IF_ERROR(run_on("topk_descend", tensors));
   }
   arguments.round = 1;
-  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_select", table.tiles));
-  LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_finish", tensors));
+  LIGHTCC_RETURN_IF_ERROR(run_on(select, table.tiles));
+  LIGHTCC_RETURN_IF_ERROR(run_on("topk_finish", tensors));
   if (table.has_scales) {
-    LIGHTCC_RETURN_IF_ERROR(of_lanes("topk_encode", table.tiles));
+    LIGHTCC_RETURN_IF_ERROR(run_on("topk_encode", table.tiles));
   }
-  LIGHTCC_RETURN_IF_ERROR(of_elements("topk_measure", tensors));
-  return run("topk_pack", table.parts, kTopkThreads, arguments, stream);
+  LIGHTCC_RETURN_IF_ERROR(run_on("topk_measure", tensors));
+  return run_on("topk_pack", table.parts);
 }
 
 Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream) {

@@ -39,7 +39,8 @@ struct SumTable {
     arguments = {.tensors = arena.array<MergeTensor>(rows.size()),
                  .lists = arena.array<MergeList>(views.size()),
                  .count = static_cast<u32>(rows.size()),
-                 .num_lists = static_cast<u32>(views.size())};
+                 .num_lists = static_cast<u32>(views.size()),
+                 .dtype = static_cast<u32>(sums.front().dtype)};
     for (const TopkListView* const view : views) {
       const u32* const begins = arena.array<u32>(view->num_blocks + 1);
       const Address first = arena.add(bytes_of(*view).size());
@@ -100,8 +101,7 @@ Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned, pinned_.take(table.bytes()));
   table.write(pinned.get());
   LIGHTCC_RETURN_IF_ERROR(driver_.copy_to_device(memory, pinned.get(), table.bytes(), stream));
-  const std::string kernel = detail::of_elements("merge", sums.front().dtype);
-  LIGHTCC_RETURN_IF_ERROR(run(kernel, table.tiles, kMergeThreads, table.arguments, stream));
+  LIGHTCC_RETURN_IF_ERROR(run("merge", table.tiles, kMergeThreads, table.arguments, stream));
   return driver_.wait_for_stream(stream);
 }
 

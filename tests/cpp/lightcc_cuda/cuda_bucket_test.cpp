@@ -61,8 +61,7 @@ std::vector<std::size_t> random_counts(Rng& rng) {
 }
 
 TEST(CudaBucket, copies_are_those_of_memcpy_at_any_alignment) {
-  const std::array<Kernel, 4> kernels = {
-      lightcc_copy_1, lightcc_copy_2, lightcc_copy_4, lightcc_copy_8};
+  const std::array<Kernel, 3> kernels = {lightcc_copy_1, lightcc_copy_2, lightcc_copy_4};
   for (std::size_t width = 0; width < kernels.size(); ++width) {
     const std::size_t bytes = std::size_t{1} << width;
     for (std::uint64_t round = 0; round < 6; ++round) {

@@ -21,15 +21,6 @@ namespace {
 using namespace testing;           // NOLINT(google-build-using-namespace)
 using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
-using Kernel = void (*)(MergeArguments);
-
-Kernel kernel_of(DataType dtype) {
-  return dtype == DataType::kFloat16    ? lightcc_merge_f16
-         : dtype == DataType::kBfloat16 ? lightcc_merge_bf16
-         : dtype == DataType::kFloat64  ? lightcc_merge_f64
-                                        : lightcc_merge_f32;
-}
-
 /// A list of about `ratio` of the elements; those at multiples of 3 are in every list.
 Buffer make_list(std::size_t numel, double ratio, const TopkFormat& format, Rng& rng) {
   HostResidual state(format.dtype, numel);
@@ -82,9 +73,9 @@ class Merge {
     const MergeArguments arguments{.tensors = rows.data(),
                                    .lists = lists.data(),
                                    .count = static_cast<u32>(rows.size()),
-                                   .num_lists = static_cast<u32>(lists.size())};
-    const DataType dtype = merges.front()->dtype_;
-    testing::run(kernel_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
+                                   .num_lists = static_cast<u32>(lists.size()),
+                                   .dtype = static_cast<u32>(merges.front()->dtype_)};
+    testing::run(lightcc_merge, static_cast<u32>(tiles), kMergeThreads, arguments, rng);
   }
   void run(double postscale, Rng& rng) { run_together(std::array{this}, postscale, rng); }
 
@@ -114,7 +105,7 @@ class Merge {
 };
 
 TEST(CudaMerge, sums_of_plain_and_scaled_lists_have_the_bits_of_the_cpu) {
-  for (const DataType dtype : kFloatTypes) {
+  for (const DataType dtype : kGpuTypes) {
     for (const std::size_t elements : {1U, 4095U, 70000U}) {
       LIGHTCC_TRACE(data_type_name(dtype) << ", " << elements << " elements");
       Rng rng(seed() + elements);
@@ -135,7 +126,7 @@ TEST(CudaMerge, sums_of_plain_and_scaled_lists_have_the_bits_of_the_cpu) {
 }
 
 TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
-  for (const DataType dtype : kFloatTypes) {
+  for (const DataType dtype : kGpuTypes) {
     Rng rng(seed());
     const TopkFormat format{.dtype = dtype};
     // Sizes differ, and there are one list, three or as many as there may be.

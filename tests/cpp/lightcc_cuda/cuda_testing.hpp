@@ -11,12 +11,17 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/rng.hpp"
+#include "lightcc/base/types.hpp"
 
 #include "lightcc_cuda/on_gpu/gpu_launch.hpp"
 #include "lightcc_cuda/simulator/kernels.hpp"
 #include "lightcc_cuda/simulator/simulator.hpp"
 
 namespace lightcc::cuda::testing {
+
+/// What top-k compresses on a GPU.
+inline constexpr DataType kGpuTypes[] = {
+    DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16};
 
 /// From the commit in CI; CHECK_SEED=N replays a run.
 inline std::uint64_t seed() {

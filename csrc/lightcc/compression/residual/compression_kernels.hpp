@@ -53,7 +53,9 @@ class CompressionKernels {
 
   /// Why it cannot compress a shard of so many elements among so many blocks by lists. Empty: it
   /// can.
-  virtual std::string why_unsupported(std::size_t /*numel*/, std::size_t /*blocks*/) const {
+  virtual std::string why_unsupported(DataType /*dtype*/,
+                                      std::size_t /*numel*/,
+                                      std::size_t /*blocks*/) const {
     return {};
   }
   /// Its residual is zero. kSystem: there is no memory for it.

@@ -204,7 +204,7 @@ class Figures : public ::testing::Test {
     const auto run = [&](const char* name, unsigned blocks) {
       return launch(driver_, kernels_->find(name), blocks, kTopkThreads, stream_.get(), arguments);
     };
-    const auto begin = [&] { return run("lightcc_topk_begin_f32", 1); };
+    const auto begin = [&] { return run("lightcc_topk_begin", 1); };
     const auto both = [&] {
       must(begin());
       return run("lightcc_topk_select_f32", tiles);
