@@ -1,8 +1,11 @@
 #include "gpus.hpp"
 
+#include <optional>
 #include <string>
 
 #include <pybind11/stl.h>
+
+#include "lightcc/base/mutex.hpp"
 
 #include "errors.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
@@ -17,7 +20,7 @@ namespace {
 py::dict find_gpus() {
   const cuda::Gpus found = value_or_throw([] {
     const py::gil_scoped_release nogil;
-    return cuda::find_gpus();
+    return gpus_of_process();
   }());
   py::list gpus;
   for (const cuda::Gpu& gpu : found.list) {
@@ -49,6 +52,17 @@ void try_gpu(int index) {
 }
 
 }  // namespace
+
+// A driver that was not there, or had no GPU, is asked again.
+Result<cuda::Gpus> gpus_of_process() {
+  static Mutex mutex;
+  static std::optional<cuda::Gpus> known;
+  const MutexLock lock(mutex);
+  if (!known.has_value()) {
+    LIGHTCC_ASSIGN_OR_RETURN(known, cuda::find_gpus());
+  }
+  return *known;
+}
 
 void register_gpus(py::module_& module) {
   module.def("find_gpus", &find_gpus, "Returns the GPUs that the CUDA driver has.");

@@ -72,11 +72,11 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   options.process_sets = std::move(process_sets);
   const std::shared_ptr<Staging> staging = cuda::make_staging();
   options.staging.push_back(staging);
-  options.planes.push_back(cuda::make_nccl_plane(staging));
+  options.planes.push_back(cuda::make_nccl_plane(staging, gpus_of_process));
   Knobs knobs = options.knobs;
   auto world = [&options] {
     const py::gil_scoped_release nogil;  // Both may take seconds.
-    options.has_gpus = options.knobs.gpu_operations == "auto" && cuda::find_gpus().ok();
+    options.has_gpus = options.knobs.gpu_operations == "auto" && gpus_of_process().ok();
     return World::create(std::move(options));
   }();
   return std::make_shared<WorldBinding>(value_or_throw(std::move(world)), std::move(knobs));

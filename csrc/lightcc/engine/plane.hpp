@@ -31,6 +31,7 @@
 #include "lightcc/engine/loop_bell.hpp"
 #include "lightcc/engine/operation.hpp"
 #include "lightcc/engine/route.hpp"
+#include "lightcc/engine/store_exchange.hpp"
 
 namespace lightcc {
 
@@ -131,10 +132,14 @@ struct PlaneSite {
   /// All-gathers a value of each rank, by rank. All planes of a kind call it alike. Errors: a rank
   /// did not come, or cannot join. Blocks: for all ranks.
   std::function<Result<std::vector<Bytes>>(const std::string& key, Bytes own)> exchange;
+  /// Tells all ranks what has come of something that takes all of them. `made` says so of this
+  /// rank, nothing while it goes on; where it fails on another rank, it is not waited for. Returns
+  /// why it failed, or OK where all made it; the same on all ranks. Errors of it: of exchange().
+  /// Blocks: for all ranks, each of which may take `patience`.
+  std::function<Result<std::string>(const std::string& key, const Made& made, Duration patience)>
+      agree;
   /// Rung when a Work can go on.
   std::shared_ptr<LoopBell> bell;
-  /// Logs a warning. Thread: any.
-  std::function<void(const std::string& text)> warn;
 };
 
 }  // namespace lightcc

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "lightcc/base/log.hpp"
 #include "lightcc/engine/membership.hpp"
 
 namespace lightcc {
@@ -38,11 +37,12 @@ Result<Planes> Planes::make(Membership& world,
                                            options.epoch.key_prefix + "/plane/" + key,
                                            std::move(own));
                    },
-               .bell = bell,
-               .warn =
-                   [](const std::string& text) {
-                     LIGHTCC_LOG(LogLevel::kWarning, "%s", text.c_str());
-                   }}));
+               .agree =
+                   [&](const std::string& key, const Made& made, Duration patience) {
+                     return agree(
+                         joining, options.epoch.key_prefix + "/plane/" + key, made, patience);
+                   },
+               .bell = bell}));
     if (plane == nullptr) {
       continue;
     }

@@ -1,5 +1,6 @@
 #include "lightcc/engine/store_exchange.hpp"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,10 @@ constexpr Duration kAsk = std::chrono::milliseconds(500);
 // How long better news than a lost connection may take, and how long the store to spread news.
 constexpr Duration kUpdatePatience = std::chrono::milliseconds(500);
 constexpr Duration kTelling = std::chrono::seconds(2);
+// How often a rank that waits for its own part looks for what it has come to, and for the others'.
+constexpr Duration kMadeInterval = std::chrono::milliseconds(10);
+constexpr Duration kLookInterval = std::chrono::seconds(2);
+constexpr std::size_t kMaxReason = 4096;
 
 Status did_not_join(const std::string& ranks, const Joining& joining) {
   return make_error(ErrorCode::kTimeout,
@@ -86,6 +91,58 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
     return did_not_join(missing, joining);
   }
   return all.status();
+}
+
+Result<std::string> agree(const Joining* joining,
+                          const std::string& key,
+                          const Made& made,
+                          Duration patience) {
+  const Clock& clock = Clock::system();
+  const std::string failures = key + "/failed/";
+  TimePoint next_look = clock.now() + kLookInterval;
+  std::optional<Status> own;
+  for (bool is_over = false; !is_over; is_over = own.has_value() || is_over) {
+    own = made(kMadeInterval);
+    const TimePoint now = clock.now();
+    if (joining != nullptr && !own.has_value()) {
+      LIGHTCC_RETURN_IF_ERROR(joining->round.failure(now));
+      if (now >= next_look) {
+        const auto reported = joining->store.watch(failures, 0, now + kAsk);
+        is_over = reported.ok() && !reported->entries.empty();
+        next_look = now + kLookInterval;
+      }
+    }
+  }
+  if (joining == nullptr) {
+    return own->message();
+  }
+  // A failure that may be another's consequence counts only where there is no other.
+  Bytes said;
+  ByteWriter writer(said);
+  const bool has_failed = own.has_value() && !own->ok();
+  writer.number(static_cast<std::uint8_t>(has_failed && is_firsthand(own->code())));
+  writer.string(has_failed ? own->message() : std::string());
+  if (has_failed) {
+    const TimePoint soon = clock.now() + kTelling;
+    const std::string rank = std::to_string(joining->rank);
+    (void)joining->store.set(failures + rank, {}, soon);  // Without it, others wait for longer.
+  }
+  Joining later = *joining;
+  later.deadline = clock.now() + patience;
+  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange(later, key, std::move(said)));
+  std::string why;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    ByteReader reader(all[rank]);
+    const bool is_cause = reader.number<std::uint8_t>() != 0;
+    const std::string text = reader.string(kMaxReason);
+    if (!text.empty() && (why.empty() || is_cause)) {
+      why = "rank " + std::to_string(rank) + ": " + text;
+    }
+    if (is_cause) {
+      break;
+    }
+  }
+  return why;
 }
 
 Status give_up(const Joining& joining, const Status& seen) {

@@ -2,6 +2,8 @@
 // they cannot.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,17 @@ struct Joining {
 /// store for each rank. Errors: kTimeout, naming the ranks that did not come; why the round failed.
 /// Blocks: until the deadline (a little longer elsewhere than on rank 0).
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value);
+
+/// Waits for what comes of something on this rank; nothing: it goes on. Thread: the caller's.
+using Made = std::function<std::optional<Status>(Duration patience)>;
+/// Waits until `made` says what came of it on this rank, or another rank that it failed there. Then
+/// returns why it failed on some rank, with its number; empty: all made it. All ranks get the same.
+/// `joining`: null for a world of one rank. Errors: of exchange(), to which others may come later
+/// by `patience`. Blocks: until the last one has come.
+Result<std::string> agree(const Joining* joining,
+                          const std::string& key,
+                          const Made& made,
+                          Duration patience);
 
 /// Tells all ranks why this one cannot join, and returns what it should say itself: `seen`, or the
 /// first reason that any rank gave where `seen` may be a consequence of that. Blocks: for seconds.

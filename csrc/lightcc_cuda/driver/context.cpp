@@ -32,6 +32,12 @@ CurrentContext::~CurrentContext() {
   }
 }
 
+Result<bool> is_captured(const Driver& driver, StreamHandle* stream) {
+  int captured = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.capture_status(stream, &captured));
+  return captured != 0;
+}
+
 Result<Stream> Stream::create(const Driver& driver) {
   // The lowest, 0, is what streams of frameworks have. The highest is a negative number.
   int lowest = 0;
@@ -63,15 +69,15 @@ Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t byte
 Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
                                                      std::size_t bytes,
                                                      StreamHandle* stream,
-                                                     LastStream last_stream) {
+                                                     OutputBuffer::LastStream last_stream) {
   Address address = 0;
   const std::size_t given = std::max<std::size_t>(bytes, 1);  // It refuses to give nothing.
   LIGHTCC_RETURN_IF_ERROR(driver.allocate_in_order(&address, given, stream));
   const auto free = [&driver, address, stream, last_stream = std::move(last_stream)](auto*) {
     const bool is_used = last_stream != nullptr && last_stream->has_value();
     auto* const last = is_used ? reinterpret_cast<StreamHandle*>(**last_stream) : stream;  // NOLINT
-    int captured = 0;  // Then it stays, as a graph would free it at each replay.
-    if (!is_used || (driver.call().capture_status(last, &captured) == kSuccess && captured == 0)) {
+    const Result<bool> captured = is_used ? is_captured(driver, last) : false;
+    if (captured.ok() && !*captured) {  // Else it stays, as a graph would free it at each replay.
       static_cast<void>(driver.call().free_in_order(address, last));
     }
   };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/driver.hpp"
 
@@ -109,15 +110,16 @@ Result<DeviceMemory> allocate_device_memory(const Driver& driver, std::size_t by
 Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t bytes);
 // Freeing either waits for all streams of the GPU.
 
-/// The stream whose work may use memory when it goes, if any.
-using LastStream = std::shared_ptr<std::optional<std::uintptr_t>>;
+/// Whether `stream` is being captured into a CUDA graph. Its context is current. Errors: kSystem.
+Result<bool> is_captured(const Driver& driver, StreamHandle* stream);
 /// Memory of the GPU's pool, for the data path. It comes in the order of `stream`, and goes in that
 /// of the last stream, if there is one. Nobody waits. It is gone before both and the driver. For a
 /// default stream, the context is current then.
-Result<std::shared_ptr<std::byte>> allocate_in_order(const Driver& driver,
-                                                     std::size_t bytes,
-                                                     StreamHandle* stream,
-                                                     LastStream last_stream = nullptr);
+Result<std::shared_ptr<std::byte>> allocate_in_order(
+    const Driver& driver,
+    std::size_t bytes,
+    StreamHandle* stream,
+    OutputBuffer::LastStream last_stream = nullptr);
 /// The same, of zeros, which goes in the order of `stream`.
 Result<std::shared_ptr<std::byte>> allocate_zeros(const Driver& driver,
                                                   std::size_t bytes,

@@ -55,9 +55,8 @@ Result<bool> SharedEvent::order(std::uintptr_t stream) const {
   const CurrentContext current(gpu_->context());
   LIGHTCC_RETURN_IF_ERROR(current.status());
   auto* const handle = reinterpret_cast<StreamHandle*>(stream);  // NOLINT: a handle
-  int captured = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.capture_status(handle, &captured));
-  if (captured != 0) {
+  LIGHTCC_ASSIGN_OR_RETURN(const bool captured, is_captured(driver, handle));
+  if (captured) {
     return false;
   }
   LIGHTCC_RETURN_IF_ERROR(driver.wait_for_event(handle, event_.get(), 0U));

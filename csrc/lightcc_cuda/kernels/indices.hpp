@@ -1,6 +1,5 @@
 // Integers by their bits, the same in kernels and in what launches them, and where things lie, as
-// functions that the tests call without a GPU. All elements are counted in 64 bits: buckets may
-// have more than 2^31 of them.
+// plain functions. All elements are counted in 64 bits: buckets may have more than 2^31 of them.
 #pragma once
 
 namespace lightcc::cuda {

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "lightcc/base/half.hpp"
+#include "lightcc/base/log.hpp"
 
 #include "lightcc_cuda/nccl/launcher.hpp"
 #include "lightcc_cuda/staging/stream_event.hpp"
@@ -51,9 +52,9 @@ class NcclWork final : public Work {
     const bool has_to_abort = !job_->has_ended() || !job_->status().ok();
     const bool was_lost = has_to_abort && launcher_->is_lost();
     if (has_to_abort && !launcher_->end(true) && !was_lost) {
-      launcher_->warn(
-          "NCCL does not end what it was told to abort; the GPU may still read and write tensors "
-          "of operations that have failed");
+      LIGHTCC_LOG(LogLevel::kWarning,
+                  "NCCL does not end what it was told to abort; the GPU may still read and write "
+                  "tensors of operations that have failed");
     }
   }
 
@@ -155,6 +156,14 @@ NcclComms::~NcclComms() {
   } else {
     thread_->detach();  // It waits for NCCL until the process ends.
   }
+}
+
+std::optional<Status> NcclComms::opened(Duration patience) const {
+  return launcher_->opened(patience);
+}
+
+void NcclComms::abort() {
+  (void)launcher_->end(true);
 }
 
 std::shared_ptr<NcclComm> NcclComms::split(int position, int part) {

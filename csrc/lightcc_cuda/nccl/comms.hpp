@@ -42,7 +42,6 @@ namespace lightcc::cuda {
 /// What the communicator of the world is made of.
 struct NcclSetup {
   NcclLibrary library;
-  std::function<void(const std::string& text)> warn;  ///< Called for what cannot be ended.
   /// Rung when a Work can go on.
   std::shared_ptr<LoopBell> bell = std::make_shared<LoopBell>();
   NcclUniqueId id{};  ///< The one that rank 0 made.
@@ -137,6 +136,11 @@ class NcclComms {
   /// Frees all communicators. Waits for that, but not for ever: a peer that is gone never comes.
   ~NcclComms();
 
+  /// What came of the world's communicator; nothing while it is being made. Errors: of the driver,
+  /// of NCCL. Thread: any. Blocks: for `patience` at most.
+  std::optional<Status> opened(Duration patience) const;
+  /// Aborts all communicators. Nothing else is called then. Blocks: for that, but not for ever.
+  void abort();
   /// All ranks ask for the same, in the same order. Members give their place, others a number below
   /// 0, and nothing comes of it for them. Members of one `part` have a communicator together.
   std::shared_ptr<NcclComm> split(int position, int part = 0);

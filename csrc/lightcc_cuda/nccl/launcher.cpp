@@ -60,15 +60,32 @@ bool NcclLauncher::end(bool aborts) {
   }
   must_abort_ = must_abort_ || aborts;
   wakeup_->ring();
+  changed_.notify_all();  // Who waits here without a limit has one from now on.
   std::optional<TimePoint> deadline;
   while (!is_over_ && !is_lost_) {
-    if (must_abort_ || is_ending_) {
-      deadline = deadline.value_or(clock_.now() + kPatienceOfAbort);
+    if (!must_abort_ && !is_ending_) {
+      changed_.wait(mutex_);
+      continue;
     }
-    is_lost_ = clock_.now() >= deadline.value_or(TimePoint::max());
-    (void)changed_.wait_for(mutex_, kErrorInterval);
+    deadline = deadline.value_or(clock_.now() + kPatienceOfAbort);
+    is_lost_ = clock_.now() >= *deadline;
+    if (!is_lost_) {
+      (void)changed_.wait_for(mutex_, *deadline - clock_.now());
+    }
   }
+  changed_.notify_all();
   return is_over_;
+}
+
+std::optional<Status> NcclLauncher::opened(Duration patience) {
+  const MutexLock lock(mutex_);
+  if (failure_.ok() && !ended_.has_value() && world_ == nullptr) {
+    (void)changed_.wait_for(mutex_, patience);
+  }
+  if (!failure_.ok()) {
+    return failure_;
+  }
+  return world_ != nullptr && !ended_.has_value() ? std::optional(Status()) : ended_;
 }
 
 bool NcclLauncher::is_lost() {

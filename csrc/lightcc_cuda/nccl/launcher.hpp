@@ -86,7 +86,8 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   bool is_lost() LIGHTCC_EXCLUDES(mutex_);
   /// Whether they have ended: no communicator is left, and the GPU does nothing for one.
   bool is_over() LIGHTCC_EXCLUDES(mutex_);
-  void warn(const std::string& text) const { setup_.warn(text); }
+  /// As of NcclComms.
+  std::optional<Status> opened(Duration patience) LIGHTCC_EXCLUDES(mutex_);
 
  private:
   /// What the world's communicator is used for; they run one after another.
@@ -174,7 +175,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();  // For who watches.
 
   Mutex mutex_;
-  CondVar changed_;  // For who waits for the end.
+  CondVar changed_;  // For who waits for the start or the end.
   CondVar for_launches_;
   CondVar for_chores_;
   std::deque<std::shared_ptr<NcclJob>> jobs_ LIGHTCC_GUARDED_BY(mutex_);

@@ -17,6 +17,7 @@ void NcclLauncher::keep_comms(const std::shared_ptr<const SharedGpu>& gpu) {
   if (!ready.ok()) {
     const MutexLock lock(mutex_);
     failure_ = failure_.ok() ? std::move(ready) : failure_;
+    changed_.notify_all();
     wakeup_->ring();
     return;
   }
@@ -49,6 +50,7 @@ Status NcclLauncher::make_world() {
   LIGHTCC_RETURN_IF_ERROR(keep(world, handle));
   const MutexLock lock(mutex_);
   world_ = world;
+  changed_.notify_all();
   return {};
 }
 

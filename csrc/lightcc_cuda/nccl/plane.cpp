@@ -1,6 +1,7 @@
 #include "lightcc_cuda/nccl/plane.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -236,14 +237,16 @@ class NcclPlane final : public Plane {
 constexpr int kOldestNcclOnItsGpu = 22403;
 
 /// What this rank has to say of itself; `library` is set where it has an NCCL.
-Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& library) {
+Result<NcclCard> own_card(const PlaneSite& site,
+                          const GpuFinder& find,
+                          std::optional<NcclLibrary>& library) {
   NcclCard card;
   const auto opened = NcclLibrary::open(site.knobs.nccl_library);
   if (!opened.ok()) {
     card.objection = opened.status().message();
     return card;
   }
-  const auto gpus = find_gpus();
+  const auto gpus = find();
   if (!gpus.ok()) {
     card.objection = gpus.status().message();
     return card;
@@ -268,9 +271,11 @@ Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& lib
   card.host_id = site.knobs.nccl_host_id;
   if (topology.rank == 0) {
     if (card.version < kOldestNcclOnItsGpu && gpus->list.size() > 1 && topology.local_size > 1) {
-      site.warn("NCCL " + nccl_version_text(card.version) +
-                " takes about 0.5 GB of GPU 0 for each rank of a host that sees it; show each rank "
-                "its own GPU alone (CUDA_VISIBLE_DEVICES), or use NCCL 2.24.3 or newer");
+      LIGHTCC_LOG(
+          LogLevel::kWarning,
+          "NCCL %s takes about 0.5 GB of GPU 0 for each rank of a host that sees it; show each "
+          "rank its own GPU alone (CUDA_VISIBLE_DEVICES), or use NCCL 2.24.3 or newer",
+          nccl_version_text(card.version).c_str());
     }
     LIGHTCC_RETURN_IF_ERROR(opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId"));
   }
@@ -284,15 +289,37 @@ bool begins_in_order(const Knobs& knobs, int version) {
   return version >= kOldestNcclThatOrders && !asked.empty() && asked != "0";
 }
 
+/// How much later than this one another rank may begin to connect.
+constexpr Duration kLateness = std::chrono::seconds(10);
+
+/// No plane; rank 0 says why.
+std::unique_ptr<Plane> no_plane(const PlaneSite& site, const std::string& why) {
+  if (site.world.topology.rank == 0) {
+    LIGHTCC_LOG(LogLevel::kWarning,
+                "tensors of GPUs travel by way of host memory, and not by NCCL: %s",
+                why.c_str());
+  }
+  return nullptr;
+}
+
 Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
-                                          const std::shared_ptr<Staging>& staging) {
+                                          const std::shared_ptr<Staging>& staging,
+                                          const GpuFinder& find) {
   const bool is_asked_for = site.knobs.gpu_operations == "nccl";
   if (!is_asked_for && !(site.knobs.gpu_operations == "auto" && site.world.has_gpus)) {
     return std::unique_ptr<Plane>();
   }
   std::optional<NcclLibrary> library;
-  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, library));
-  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> said, site.exchange("nccl", encode_card(own)));
+  Result<NcclCard> own = own_card(site, find, library);
+  if (!own.ok()) {
+    if (is_asked_for) {
+      return own.status();
+    }
+    const std::string why = own.status().message();
+    own = NcclCard();
+    own->objection = why;
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> said, site.exchange("nccl", encode_card(*own)));
   std::vector<NcclCard> cards;
   for (const Bytes& one : said) {
     LIGHTCC_ASSIGN_OR_RETURN(NcclCard card, decode_card(one, static_cast<int>(cards.size())));
@@ -305,45 +332,52 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
   const std::string objection = agreed.ok() ? *agreed : agreed.status().message();
   const Topology& topology = site.world.topology;
   if (!objection.empty() || !library.has_value()) {
-    if (topology.rank == 0) {
-      site.warn("tensors of GPUs travel by way of host memory, and not by NCCL: " + objection);
-    }
-    return std::unique_ptr<Plane>();
-  }
-  if (topology.rank == 0 && !is_asked_for) {
-    site.warn(
-        "NCCL carries tensors of GPUs, which has not yet run on hardware; "
-        "LIGHT_GPU_OPERATIONS=host goes by way of host memory, and nccl does not say this");
+    return no_plane(site, objection);
   }
   // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
-  staging->prepare(own.device);
+  staging->prepare(own->device);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,
       NcclComms::make({.library = *library,
-                       .warn = site.warn,
                        .bell = site.bell,
                        .id = cards.front().id,
                        .rank = topology.rank,
                        .size = topology.size,
-                       .device = own.device,
+                       .device = own->device,
                        .start_patience = kConnectPatience,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
-                       .begins_in_order = begins_in_order(site.knobs, own.version)}));
+                       .begins_in_order = begins_in_order(site.knobs, own->version)}));
+  if (!is_asked_for) {
+    const auto opened = [&](Duration patience) { return comms->opened(patience); };
+    LIGHTCC_ASSIGN_OR_RETURN(const std::string failure,
+                             site.agree("nccl-opened", opened, kConnectPatience + kLateness));
+    if (!failure.empty()) {
+      comms->abort();
+      return no_plane(site, failure);
+    }
+  }
   if (topology.rank == 0) {
+    if (!is_asked_for) {
+      LIGHTCC_LOG(LogLevel::kWarning,
+                  "NCCL carries tensors of GPUs, which has not yet run on hardware; "
+                  "LIGHT_GPU_OPERATIONS=host goes by way of host memory, and nccl does not say "
+                  "this");
+    }
     LIGHTCC_LOG(LogLevel::kInfo,
                 "NCCL %s carries tensors of GPUs: %s",
-                nccl_version_text(own.version).c_str(),
+                nccl_version_text(own->version).c_str(),
                 library->path().c_str());
   }
   return std::unique_ptr<Plane>(
-      std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device));
+      std::make_unique<NcclPlane>(site, std::move(comms), staging, own->device));
 }
 
 }  // namespace
 
-PlaneMaker make_nccl_plane(std::shared_ptr<Staging> staging) {
-  return
-      [staging = std::move(staging)](const PlaneSite& site) { return make_plane(site, staging); };
+PlaneMaker make_nccl_plane(std::shared_ptr<Staging> staging, GpuFinder find) {
+  return [staging = std::move(staging), find = std::move(find)](const PlaneSite& site) {
+    return make_plane(site, staging, find);
+  };
 }
 
 }  // namespace lightcc::cuda

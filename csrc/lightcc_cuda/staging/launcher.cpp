@@ -153,7 +153,7 @@ Result<Progress> JobsWork::advance() {
 
 Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& launcher,
                                                std::size_t bytes,
-                                               LastStream last_stream) {
+                                               OutputBuffer::LastStream last_stream) {
   const Context* context = nullptr;  // As long as the launcher.
   std::shared_ptr<std::byte> memory;
   LIGHTCC_RETURN_IF_ERROR(launcher->run([&](const GpuSite& gpu) -> Status {

@@ -106,6 +106,6 @@ class JobsWork final : public Work {
 /// has been given by then. Errors: kSystem. Blocks: until the jobs before have ended.
 Result<std::shared_ptr<std::byte>> allocate_on(const std::shared_ptr<Launcher>& launcher,
                                                std::size_t bytes,
-                                               LastStream last_stream = nullptr);
+                                               OutputBuffer::LastStream last_stream = nullptr);
 
 }  // namespace lightcc::cuda

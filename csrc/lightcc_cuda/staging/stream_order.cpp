@@ -48,9 +48,8 @@ class DriverStreamOrder final : public StreamOrder,
       const CurrentContext current(*context);
       LIGHTCC_RETURN_IF_ERROR(current.status());
       auto* const handle = reinterpret_cast<StreamHandle*>(*stream.handle);  // NOLINT: a handle
-      int captured = 0;
-      LIGHTCC_RETURN_IF_ERROR(driver_->capture_status(handle, &captured));
-      if (captured != 0) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool captured, is_captured(*driver_, handle));
+      if (captured) {
         return make_error(ErrorCode::kInvalidArgument,
                           "the current stream of cuda:%d is being captured into a CUDA graph, "
                           "which operations between ranks cannot be part of: call them outside "

@@ -67,20 +67,6 @@ TEST_P(CudaStaging, writes_where_an_allocator_says) {
   });
 }
 
-TEST_P(CudaStaging, carries_messages) {
-  run_gpu_job(job(), [](World& world, int rank) {
-    if (rank < 2) {
-      const Framework framework;
-      const Tensor tensor(framework, numbers_of(rank));
-      Operation operation = tensor.in(rank == 0 ? OpType::kSend : OpType::kRecv, "message");
-      operation.request.signature.root_or_peer = 1 - rank;
-      (void)value(run_one(world, std::move(operation)));
-      EXPECT_EQ(tensor.read(), numbers_of(0));
-    }
-    wait_for_all(world);
-  });
-}
-
 TEST(CudaStagingOrder, an_input_is_read_when_its_stream_has_written_it) {
   fake::set("delay_us=2000");
   run_gpu_job(on_one_host(2), [](World& world, int rank) {

@@ -60,11 +60,8 @@ TEST(NcclAbort, a_start_to_which_not_all_ranks_come_is_a_timeout_and_is_left_beh
   ASSERT_TRUE(library.ok());
   NcclUniqueId id;
   ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
-  auto comms = NcclComms::make({.library = *library,
-                                .warn = [](const std::string& text) { FAIL() << text; },
-                                .id = id,
-                                .size = 2,
-                                .start_patience = std::chrono::milliseconds(200)});
+  auto comms = NcclComms::make(
+      {.library = *library, .id = id, .size = 2, .start_patience = std::chrono::milliseconds(200)});
   ASSERT_TRUE(comms.ok());
   EXPECT_EQ(await(*(*comms)->split(0)).message(),
             "rank 0 waited for NCCL's ncclCommInitRankConfig, to which not all ranks came in time");

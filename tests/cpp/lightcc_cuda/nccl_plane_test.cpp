@@ -1,5 +1,6 @@
 // Collectives on tensors of fake GPUs by the fake NCCL, beside the host's plane; what ranks are
 // told where it fails, and what they agree on before.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -71,14 +72,6 @@ TEST(NcclPlane, is_the_default_where_a_rank_has_gpus) {
       EXPECT_EQ(on.world.stats().device_buckets.by_own_plane, has_gpus ? 1U : 0U);
     });
   }
-}
-
-TEST(NcclPlane, a_world_of_one_rank_has_it_too) {
-  run_nccl_job_on_tensors(on_one_host(1), [](const RankOnGpu& on) {
-    ASSERT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t")).ok());
-    EXPECT_EQ(on.tensor.read(), numbers_of(0));
-    EXPECT_GT(operations_of_nccl(), 0);
-  });
 }
 
 struct Case {
@@ -336,6 +329,56 @@ TEST(NcclPlane, a_start_that_fails_on_one_rank_fails_on_all) {
   for (const Status& status : starts_of(2, "fail=ncclGetUniqueId:2:1")) {
     EXPECT_NE(status.message().find("ncclGetUniqueId"), std::string::npos) << status.message();
   }
+}
+
+// By default a rank may fail, with others that are told so by NCCL or that wait for it in vain.
+TEST(NcclPlane, by_default_a_start_that_fails_on_one_rank_goes_by_way_of_the_host_on_all) {
+  for (const auto& [nccl, told] :
+       {std::pair{"fail=ncclCommInitRankConfig:2:2", "ncclCommInitRankConfig: "},
+        std::pair{"absent=2", "ncclCommInitRankConfig: "},
+        std::pair{"fail=ncclGetUniqueId:2:1", "ncclGetUniqueId: "}}) {
+    JobOptions options = on_one_host(3);
+    options.environment = {{"LIGHT_GPU_OPERATIONS", "auto"}};
+    options.has_gpus = true;
+    fake::set("devices=4");
+    fake::set_nccl(nccl);
+    ::testing::internal::CaptureStderr();
+    run_job(with_nccl(options), [](World& world, int rank) {
+      const Framework framework(rank);
+      const Tensor tensor(framework, numbers_of(rank));
+      ASSERT_TRUE(run_one(world, tensor.in(OpType::kAllreduce, "t")).ok());
+      EXPECT_EQ(tensor.read(), sums_of({0, 1, 2}));
+      EXPECT_EQ(world.stats().device_buckets.staged, 1U);
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string warning = "by way of host memory, and not by NCCL: rank ";
+    const std::size_t at = said.find(warning);
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_NE(said.find(told, at), std::string::npos) << said;
+    EXPECT_EQ(said.find("WARN", at), std::string::npos) << said;
+    fake::set("");
+    fake::set_nccl("");  // Who waits in vain goes on.
+    while (fake::live() > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(fake::live_nccl(), 0);
+  }
+}
+
+TEST(NcclPlane, gpus_are_looked_for_once) {
+  fake::set("");
+  std::atomic<int> looks = 0;
+  WorldOptions options;
+  options.knobs.gpu_operations = "nccl";
+  options.epoch.size = 1;
+  const auto staging = make_staging();
+  options.staging = {staging};
+  options.planes = {make_nccl_plane(staging, [&] {
+    ++looks;
+    return find_gpus();
+  })};
+  EXPECT_TRUE(World::create(std::move(options)).ok());
+  EXPECT_EQ(looks, 1);
 }
 
 // ---- What ranks agree on.

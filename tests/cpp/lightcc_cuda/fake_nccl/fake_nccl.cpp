@@ -33,6 +33,7 @@ static void look_at_variables() {
 }
 
 static std::atomic<int> aborts{0};
+static std::atomic<int> inits{0};  // Since set_nccl().
 
 /// Blocking, and without the traffic class that 2.26 takes from what was padding before.
 static bool is_allowed(const NcclConfig& config) {
@@ -42,6 +43,7 @@ static bool is_allowed(const NcclConfig& config) {
 [[gnu::visibility("default")]] void set_nccl(const std::string& settings) {
   nccl_settings().set(settings);
   operations_begun = 0;
+  inits = 0;
   const std::lock_guard lock(orders_mutex);
   orders.clear();
   streams_used.clear();
@@ -122,6 +124,11 @@ LIGHTCC_NCCL_API ncclCommInitRankConfig(
     return lightcc::cuda::kNcclInvalidArgument;
   }
   fake::look_at_variables();
+  const int settings = fake::nccl_settings().current();
+  const int absent = fake::nccl_settings().number("absent");
+  if (absent != 0 && ++fake::inits == absent) {
+    return lightcc::cuda::kNcclSystemError;
+  }
   auto comm = std::make_shared<Comm>();
   comm->rank = static_cast<std::size_t>(rank);
   comm->size = static_cast<std::size_t>(size);
@@ -130,7 +137,13 @@ LIGHTCC_NCCL_API ncclCommInitRankConfig(
   }
   fake::take_time();
   fake::Meeting& meeting = *comm->meeting;
-  comm->wait([&] { return meeting.joined.load() >= comm->size; });
+  comm->wait([&] {
+    return meeting.joined.load() >= comm->size ||
+           (absent != 0 && fake::nccl_settings().current() != settings);
+  });
+  if (meeting.joined.load() < comm->size) {
+    return lightcc::cuda::kNcclRemoteError;
+  }
   // A rank that fails closes its connections, by which the others notice.
   const NcclCode failure = fake::nccl_settings().failure_of("ncclCommInitRankConfig");
   (failure == 0 ? meeting.made : meeting.failed) += 1;

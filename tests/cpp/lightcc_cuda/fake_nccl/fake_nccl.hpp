@@ -25,6 +25,8 @@ namespace lightcc::cuda::fake {
 ///   hangs=N            the N-th operation does not end until it is aborted
 ///   behind=N           operations behind the N-th wait on the GPU, until the next set_nccl()
 ///   connects=N         the N-th operation waits for a connection, and never begins
+///   absent=N           the N-th rank to make a communicator from nothing fails before it has met
+///                      others, which wait until the next set_nccl()
 ///   slow=MS            making and destroying a communicator takes so long
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
