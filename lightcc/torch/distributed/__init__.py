@@ -24,6 +24,7 @@ import torch.distributed as dist
 import _lightcc_torch
 from lightcc.torch.distributed import _worlds
 from lightcc.torch.distributed._barrier import monitored_barrier
+from lightcc.torch.distributed._compressing import compress_group
 from lightcc.torch.distributed._process_group import ProcessGroup
 from lightcc.torch.distributed._splitting import split_group
 from lightcc.torch.distributed._work import Work
@@ -31,7 +32,14 @@ from lightcc.torch.distributed._work import Work
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = ["ProcessGroup", "Work", "create", "monitored_barrier", "split_group"]
+__all__ = [
+    "ProcessGroup",
+    "Work",
+    "compress_group",
+    "create",
+    "monitored_barrier",
+    "split_group",
+]
 
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroup:

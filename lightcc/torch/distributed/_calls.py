@@ -19,9 +19,12 @@ from lightcc.torch.distributed._work import Together, Work, is_pending, too_late
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightcc._core import CompressionSpec
     from lightcc.torch.distributed._worlds import Lease
 
 SEQUENCE = "c10d"
+# A rank's part of fewer elements travels exactly.
+_COMPRESSED_FROM = 4096
 # So many operations may be under way whose callbacks start others.
 _CALLBACK_SEQUENCES = 4096
 
@@ -40,8 +43,23 @@ class Calls:
         self._coalesced: list[Work] | None = None
         self._operations = 0
         self._collectives = 0
+        self._gathers: CompressionSpec | None = None
+        self._scatters: CompressionSpec | None = None
         # How sequences begin that belong to this group's callbacks.
         self._sequences = f"{SEQUENCE}.{zlib.crc32(name.encode()):x}."
+
+    def set_compression(
+        self, gathers: CompressionSpec | None, scatters: CompressionSpec | None
+    ) -> None:
+        """Chooses how `all_gather_into_tensor` and `reduce_scatter_tensor` travel between hosts."""
+        self._gathers = gathers
+        self._scatters = scatters
+
+    def _way_of(
+        self, compression: CompressionSpec | None, part: torch.Tensor
+    ) -> CompressionSpec | None:
+        """Returns how a rank's part travels."""
+        return compression if part.numel() >= _COMPRESSED_FROM else None
 
     @property
     def _sequence(self) -> str:

@@ -105,7 +105,8 @@ class Moving(Calls):
         """Gathers the tensors of all ranks into one, in rank order."""
         _, waits, timeout_s = self._asked(opts, (), {})
         row, into, staged = self._gather_rows(output, input)
-        handle = self._world.allgather(row, ONE, None, 0, waits, into, self._sequence)
+        compression = self._way_of(self._gathers, row)
+        handle = self._world.allgather(row, ONE, None, 0, waits, into, self._sequence, compression)
         finish = then_copy([staged])
         return self._started(handle, [output], waits, finish, timeout_s, "all_gather_into_tensor")
 

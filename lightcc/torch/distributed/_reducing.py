@@ -24,6 +24,7 @@ from lightcc.torch.distributed._tensors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightcc._core import CompressionSpec
     from lightcc.torch.distributed._reductions import Reduction
     from lightcc.torch.distributed._work import Work
 
@@ -134,7 +135,8 @@ class Reducing(Calls):
         op, waits, timeout_s = self._asked(opts, (), {})
         how = self._check_scatter(output, input, op)
         row = readable(numbers(input, how))
-        return self._scatter_sum(row, output, how, waits, timeout_s)
+        compression = self._way_of(self._scatters, output)
+        return self._scatter_sum(row, output, how, waits, timeout_s, compression)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
@@ -195,13 +197,14 @@ class Reducing(Calls):
         how: Reduction,
         waits: bool,
         timeout_s: float | None,
+        compression: CompressionSpec | None = None,
     ) -> Work | None:
         if not how.scatters:
             rows = list(row.chunk(self._size)) if row.numel() else [row] * self._size
             return self._reduce_and_cut(row, rows, output, how, waits, timeout_s)
         row, into, staged = self._scatter_target(row, output, how)
         handle = self._world.reducescatter(
-            row, ONE, None, how.op, how.factor, 1.0, 0, waits, into, self._sequence
+            row, ONE, None, how.op, how.factor, 1.0, 0, waits, into, self._sequence, compression
         )
         finish = then_copy([staged])
         return self._started(handle, [output], waits, finish, timeout_s, "reduce_scatter")

@@ -82,7 +82,8 @@ def compress(
     current_world("compress()")
     groups = param_groups(model)
     meshes = {own: _ranks_of(own, group) for own, (_, group) in groups.items()}
-    said = f"{_described(gathers)} weights and {_described(scatters)} gradients of {len(groups)} modules"
+    ways = f"{_described(gathers)} weights and {_described(scatters)} gradients"
+    said = f"{ways} of {len(groups)} modules"
     everyone = allgather_object((said, name, meshes), name="fsdp.compress")
     for rank, theirs in enumerate(everyone):
         if theirs[:2] != (said, name) or sorted(theirs[2]) != sorted(meshes):

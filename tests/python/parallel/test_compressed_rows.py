@@ -79,8 +79,8 @@ def asks(kind: str, segments: list[tuple[int, int]]) -> Any:
 def scatter(x: Array, name: str, spec: Any, factor: float = 1.0) -> Array:
     world = _world.current()
     handle = world.reducescatter(x, ONE, name, hvd.Sum, factor, 1.0, 0, WAITS, compression=spec)
-    result: Array = _core.wait(handle)
-    return result[0]
+    result: Array = _core.wait(handle)[0]
+    return result
 
 
 def rows_are_those_of_the_model(blocks: Blocks) -> None:

@@ -12,7 +12,7 @@ from fsdp_models import HOSTS, WIDTH, WORDS, Model, loss_of, sharded
 from groups import start
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import lightcc.torch as hvd
 from lightcc import _world
@@ -89,10 +89,9 @@ def bytes_are_those_of_the_formula(_: Any) -> None:
         ({"reshard_after_forward": 2}, weights + gradients),
     ]
     for i, (options, expected) in enumerate(cases):
-        model = Model(3)
-        for module in (*model.blocks, model):
-            fully_shard(module, **options)
-        model.set_reshard_after_forward(options.get("reshard_after_forward", True) is True)
+        model = sharded(None, **options)
+        if not options:
+            model.set_reshard_after_forward(True)  # The root as well.
         fsdp.compress(model, name=f"bytes{i}")
         before = sent()
         loss_of(model, 0).backward()
