@@ -32,7 +32,7 @@ WAYS: dict[str, tuple[str | None, int, float]] = {
     "FSDP2 on gloo": (None, 1, 0.0),
     "HSDP on gloo": (None, 1, 1e-6),
     "FSDP2 on lightcc": (None, 1, 1e-6),
-    "FSDP2, int8 and int8": ("int8", 16, 0.1),  # Of weights and gradients: at rounded weights.
+    "FSDP2, int8 and int8": ("int8", 16, 0.1),  # Weights and gradients.
     "FSDP2, int8 and int4": ("int4", 16, 0.1),
     "HSDP on lightcc": (None, 1, 1e-6),
     "HSDP, int8": ("int8", 16, 0.002),
