@@ -232,8 +232,8 @@ constexpr Values kZeros = [](const Draw& d) { return d.i % 2 == 0 ? 0.0 : -0.0; 
 constexpr Values kTiny = [](const Draw& d) { return d.times(1e-6, 1e-40); };
 /// Some blocks have all the large ones.
 constexpr Values kDense = [](const Draw& d) { return d.normal * (d.i / 3000 % 5 == 0 ? 50 : 1); };
-/// Sums are near the end of the type.
-constexpr Values kHuge = [](const Draw& d) { return d.times(1e4, 5e37); };
+/// Sums are near the end of the type, and never beyond it: what is kept is added to the next.
+constexpr Values kHuge = [](const Draw& d) { return d.times(1e4, 3e37); };
 /// The forecast is too high in the next step.
 constexpr Values kShrinks = [](const Draw& d) { return d.normal * (d.step % 2 == 0 ? 1e3 : 1e-3); };
 /// The forecast is too low: more than fits.
