@@ -26,6 +26,8 @@ NOT_YET: set[str] = set()
 MODULES = ["compression", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
 #: Parameters that lightcc has after Horovod's.
 ADDED = {
+    "allgather": ", compression=Compression.none",
+    "grouped_allgather": ", compression=Compression.none",
     "allgather_object": ", process_set=global_process_set",
     # All of them by keyword only.
     "DistributedOptimizer": (
