@@ -22,7 +22,6 @@
 #include "errors.hpp"
 #include "gpus.hpp"
 #include "handles.hpp"
-#include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "results_on_gpus.hpp"
@@ -185,7 +184,7 @@ void register_world(py::module_& module) {
                                    {.op = op,
                                     .prescale = prescale.value,
                                     .postscale = postscale.value,
-                                    .compression = compression},
+                                    .compression = std::move(compression)},
                                    process_set,
                                    waits,
                                    std::move(sequence));
@@ -220,7 +219,7 @@ void register_world(py::module_& module) {
                 {.op = op,
                  .prescale = prescale,
                  .postscale = postscale,
-                 .compression = compression},
+                 .compression = std::move(compression)},
                 process_set,
                 {.together = together, .rule = fusion_rule, .limit_bytes = fusion_limit});
           },

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "lightcc/collectives/sequence.hpp"
 #include "lightcc/compression/exchange/compressed_item.hpp"

@@ -60,7 +60,7 @@ class ScatterStages final : public PipelineStages {
                 std::shared_ptr<GridState> grid,
                 const TensorSpan& rows,
                 std::shared_ptr<TensorResidual> entry,
-                const CompressedScatterJob& job,
+                CompressedScatterJob job,
                 std::size_t lead)
       : PipelineStages(ChunkSchedule(chunks.size(), lead)),
         pieces_(std::move(pieces)),
@@ -68,7 +68,7 @@ class ScatterStages final : public PipelineStages {
         grid_(std::move(grid)),
         rows_(rows),
         entry_(std::move(entry)),
-        job_(job),
+        job_(std::move(job)),
         exchanges_(chunks_.size()) {
     if (grid_ != nullptr) {
       sums_ = make_compressed_buffer(blocks() * to_bytes(rows_.count));
