@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from lightcc._core import CompressionSpec
 
 
@@ -290,6 +292,21 @@ def engine_spec(compression: Any) -> CompressionSpec | None:
     """Returns what `compression` asks of the engine, if anything."""
     compressor = find_engine_compressor(compression)
     return None if compressor is None else compressor.spec()
+
+
+def compress_each(
+    compression: type[Compressor] | Compressor, tensors: Iterable[Any]
+) -> tuple[list[Any], Callable[[Iterable[Any]], list[Any]]]:
+    """Returns what to send for several tensors, and what makes results of what comes back."""
+    compressed = [compression.compress(tensor) for tensor in tensors]
+
+    def restore(outputs: Iterable[Any]) -> list[Any]:
+        return [
+            compression.decompress(output, context)
+            for output, (_, context) in zip(outputs, compressed, strict=True)
+        ]
+
+    return [sent for sent, _ in compressed], restore
 
 
 def check_compression(compression: Any) -> None:

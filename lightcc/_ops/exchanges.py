@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, overload
 from lightcc import _world
 from lightcc._binding import _core
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
-from lightcc.compression import Compression, engine_spec
+from lightcc.compression import Compression, compress_each, engine_spec
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:
@@ -108,19 +108,16 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent, restore = compress_each(compression, tensors)
     handle = _world.current().allgather(
-        [tensor for tensor, _ in compressed],
+        sent,
         GROUP,
         name,
         set_id(process_set),
         WAITS,
         compression=engine_spec(compression),
     )
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(_core.wait(handle), compressed, strict=True)
-    ]
+    return restore(_core.wait(handle))
 
 
 def broadcast_async(

@@ -15,6 +15,7 @@ from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.compression import (
     Compression,
     NoneCompressor,
+    compress_each,
     engine_spec,
 )
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
@@ -289,9 +290,9 @@ def grouped_allreduce(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent, restore = compress_each(compression, tensors)
     handle = _world.current().allreduce(
-        [tensor for tensor, _ in compressed],
+        sent,
         GROUP,
         NEW,
         name,
@@ -302,10 +303,7 @@ def grouped_allreduce(
         WAITS,
         engine_spec(compression),
     )
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(_core.wait(handle), compressed, strict=True)
-    ]
+    return restore(_core.wait(handle))
 
 
 def grouped_allreduce_async_(
@@ -489,9 +487,9 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent, restore = compress_each(compression, tensors)
     handle = _world.current().reducescatter(
-        [tensor for tensor, _ in compressed],
+        sent,
         GROUP,
         name,
         check_op(op),
@@ -501,7 +499,4 @@ def grouped_reducescatter(
         WAITS,
         compression=engine_spec(compression),
     )
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(_core.wait(handle), compressed, strict=True)
-    ]
+    return restore(_core.wait(handle))

@@ -24,6 +24,7 @@ from lightcc._ops.exchanges import (
     send,
     send_async,
 )
+from lightcc.compression import compress_each
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
@@ -121,8 +122,7 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in compressed]
+    sent, restore = compress_each(compression, tensors)
     if compiled := operators(process_set, compression):
         outputs = compiled.grouped_allgather(sent, name, process_set.process_set_id)
     elif records(*sent):
@@ -130,10 +130,7 @@ def grouped_allgather(
         outputs = HorovodGroupedAllgather.apply(name, process_set, *sent)
     else:
         outputs = exchanges.grouped_allgather(sent, name, process_set, by_engine(compression))
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(outputs, compressed, strict=True)
-    ]
+    return restore(outputs)
 
 
 @profiled

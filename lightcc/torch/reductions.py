@@ -28,6 +28,7 @@ from lightcc._ops.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
+from lightcc.compression import compress_each
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
@@ -176,8 +177,7 @@ def grouped_allreduce(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     op = choose_op(average, op)
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in compressed]
+    sent, restore = compress_each(compression, tensors)
     how = (op, prescale_factor, postscale_factor, process_set)
     if compiled := operators(process_set, compression):
         outputs = compiled.grouped_allreduce(
@@ -188,10 +188,7 @@ def grouped_allreduce(
         outputs = HorovodGroupedAllreduce.apply(None, name, *how, *sent)
     else:
         outputs = reductions.grouped_allreduce(sent, None, name, by_engine(compression), *how)
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(outputs, compressed, strict=True)
-    ]
+    return restore(outputs)
 
 
 @profiled
@@ -271,8 +268,7 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in compressed]
+    sent, restore = compress_each(compression, tensors)
     how = (op, process_set, prescale_factor, postscale_factor)
     if compiled := operators(process_set, compression):
         members = (process_set.process_set_id, process_set.size(), process_set.rank())
@@ -284,7 +280,4 @@ def grouped_reducescatter(
         outputs = HorovodGroupedReducescatter.apply(name, *how, *sent)
     else:
         outputs = reductions.grouped_reducescatter(sent, name, by_engine(compression), *how)
-    return [
-        compression.decompress(output, context)
-        for output, (_, context) in zip(outputs, compressed, strict=True)
-    ]
+    return restore(outputs)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from lightcc import _world
+from lightcc._ops.functions import allgather_object
 from lightcc.compression import (
     EngineCompressor,
     Int4Compressor,
@@ -19,7 +20,7 @@ from lightcc.compression import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _EXACT_BELOW = 4096  # Elements of a whole parameter.
 _BY_NAME: dict[str, Callable[[], EngineCompressor]] = {
@@ -60,6 +61,20 @@ def current_world(what: str) -> Any:
     return world
 
 
+def check_alike(operation: str, said: str, modules: Iterable[str], own: Any) -> list[Any]:
+    """Returns the `own` of each rank; ValueError where ranks do not say the same of equal modules.
+
+    Collective: every rank must call it.
+    """
+    mine = (said, sorted(modules))
+    everyone = allgather_object((*mine, own), name=f"fsdp.{operation}")
+    for rank, theirs in enumerate(everyone):
+        if theirs[:2] != mine:
+            msg = f"rank {_world.rank()} has {said}, and rank {rank} has {theirs[0]}"
+            raise ValueError(msg)
+    return [theirs[2] for theirs in everyone]
+
+
 def param_groups(model: nn.Module) -> dict[str, tuple[Any, Any]]:
     """Returns module and FSDP's parameter group of each FSDP module that has parameters, by name.
 
@@ -80,6 +95,11 @@ def param_groups(model: nn.Module) -> dict[str, tuple[Any, Any]]:
         msg = "the model has no FSDP modules: call fully_shard() of all modules before"
         raise ValueError(msg)
     return groups
+
+
+def described(compressor: EngineCompressor | None) -> str:
+    """Returns what a compressor does, as messages say it."""
+    return "exact" if compressor is None else compressor.describe()
 
 
 def way_of(parameter: Any, compressor: EngineCompressor | None) -> str:

@@ -21,12 +21,18 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from lightcc import _world
 from lightcc._ops.exchanges import broadcast_async_
-from lightcc._ops.functions import allgather_object
 from lightcc._ops.reductions import Average, Sum
 from lightcc.compression import EngineCompressor, Int8Compressor
 from lightcc.process_sets import one_process_set_of
 from lightcc.torch import mpi_ops
-from lightcc.torch.fsdp._modules import compressor_of, current_world, param_groups, way_of
+from lightcc.torch.fsdp._modules import (
+    check_alike,
+    compressor_of,
+    current_world,
+    described,
+    param_groups,
+    way_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,15 +100,9 @@ def replicate(
     ranks = _ranks_of(mesh)
     groups = param_groups(model)
     _check_shards(model, groups, ranks)
-    about = "exact" if compressor is None else compressor.describe()
-    said = f"{about} gradients of {len(groups)} modules as {name!r}"
-    mine = (ranks, said, sorted(groups))
-    everyone = allgather_object(mine, name="fsdp.replicate")
-    for rank, theirs in enumerate(everyone):
-        if theirs[1:] != mine[1:]:
-            msg = f"rank {_world.rank()} has {said}, and rank {rank} has {theirs[1]}"
-            raise ValueError(msg)
-    replicas = one_process_set_of(sorted({tuple(theirs[0]) for theirs in everyone}))
+    said = f"{described(compressor)} gradients of {len(groups)} modules as {name!r}"
+    rows = check_alike("replicate", said, groups, tuple(ranks))
+    replicas = one_process_set_of(sorted(set(rows)))
     _broadcast(model, replicas, name)
     if len(ranks) == 1:
         return

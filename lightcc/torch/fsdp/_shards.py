@@ -19,15 +19,17 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from lightcc import _world
-from lightcc._ops.functions import allgather_object
+from lightcc._binding import _core
 from lightcc._world import ONE, WAITS
 from lightcc.compression import Int8Compressor
 from lightcc.process_sets import one_process_set_of
 from lightcc.torch import mpi_ops
 from lightcc.torch.distributed._reductions import reduction
 from lightcc.torch.fsdp._modules import (
+    check_alike,
     compressor_of,
     current_world,
+    described,
     param_groups,
     way_of,
 )
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 try:
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
-except ImportError:  # torch before 2.9.
+except ImportError:  # An older torch.
     AllGather = ReduceScatter = object  # type: ignore[assignment, misc]
 
 
@@ -75,25 +77,18 @@ def compress(
         HorovodInternalError: A rank failed. On all ranks.
     """
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-        msg = "compress() needs FSDPModule.set_custom_reduce_scatter(), as torch has from 2.9 on"
+        msg = f"torch {torch.__version__} lacks FSDPModule.set_custom_reduce_scatter()"
         raise RuntimeError(msg)
     gathers, scatters = compressor_of(weights, "weights"), compressor_of(gradients, "gradients")
     _check_ways(gathers, scatters)
     current_world("compress()")
     groups = param_groups(model)
     meshes = {own: _ranks_of(own, group) for own, (_, group) in groups.items()}
-    ways = f"{_described(gathers)} weights and {_described(scatters)} gradients"
-    said = f"{ways} of {len(groups)} modules"
-    everyone = allgather_object((said, name, meshes), name="fsdp.compress")
-    for rank, theirs in enumerate(everyone):
-        if theirs[:2] != (said, name) or sorted(theirs[2]) != sorted(meshes):
-            msg = (
-                f"rank {_world.rank()} has {said} as {name!r}, and rank {rank} has {theirs[0]}"
-                f" as {theirs[1]!r}"
-            )
-            raise ValueError(msg)
+    ways = f"{described(gathers)} weights and {described(scatters)} gradients"
+    said = f"{ways} of {len(groups)} modules as {name!r}"
+    everyone = check_alike("compress", said, groups, meshes)
     for own, (module, group) in groups.items():
-        ranks = one_process_set_of(sorted({tuple(theirs[2][own]) for theirs in everyone}))
+        ranks = one_process_set_of(sorted({tuple(theirs[own]) for theirs in everyone}))
         shards = _Shards(group, f"{name}.{own}", ranks.process_set_id, len(meshes[own]))
         if gathers is not None:
             module.set_custom_all_gather(_CompressedGather(shards, gathers))
@@ -130,7 +125,7 @@ class _Shards:
                 " knows, as tensor subclasses of other dtypes"
             )
             raise RuntimeError(msg)
-        return type(compressor.spec()).quantized(compressor.spec().bits, segments)
+        return _core.CompressionSpec.quantized(compressor.spec().bits, segments)
 
 
 class _Compressed:
@@ -229,10 +224,6 @@ def _check_ways(gathers: EngineCompressor | None, scatters: EngineCompressor | N
             " replicate() has top-k"
         )
         raise ValueError(msg)
-
-
-def _described(compressor: EngineCompressor | None) -> str:
-    return "exact" if compressor is None else compressor.describe()
 
 
 def _ranks_of(name: str, group: Any) -> list[int]:

@@ -26,6 +26,14 @@ BLOCK = 128
 SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
 
 
+def each_in_a_world(blocks: Blocks, programs: list[tuple[Any, ...]]) -> None:
+    for program, *arguments in programs:
+        hvd.init()
+        program(blocks, *arguments)
+        hvd.barrier()
+        hvd.shutdown()
+
+
 class CompressedGrid(NamedTuple):
     """Ranks, the variables that make them a grid, and its blocks."""
 

@@ -17,6 +17,7 @@ from compressed_models import (
     bytes_of_codes,
     cases,
     compressed,
+    each_in_a_world,
     gradients,
     model_of,
     parts_of,
@@ -216,14 +217,6 @@ PROGRAMS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "uneven_hosts": [(results_and_residuals_are_those_of_the_model, "int8")],
 }
-
-
-def each_in_a_world(blocks: Blocks, programs: list[tuple[Any, ...]]) -> None:
-    for program, *arguments in programs:
-        hvd.init()
-        program(blocks, *arguments)
-        hvd.barrier()
-        hvd.shutdown()
 
 
 @pytest.mark.parametrize("grid", PROGRAMS)

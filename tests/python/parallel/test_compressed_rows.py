@@ -12,6 +12,7 @@ from compressed_models import (
     GRIDS,
     bytes_of_codes,
     compressed,
+    each_in_a_world,
     gradients,
     quantized,
     sum_of_block,
@@ -194,28 +195,20 @@ def calls_that_are_not_possible_say_why(_: Blocks) -> None:
     assert not _world.current().save_compression()
 
 
-PROGRAMS: dict[str, list[Any]] = {
+PROGRAMS: dict[str, list[tuple[Any, ...]]] = {
     "two_hosts": [
-        rows_are_those_of_the_model,
-        names_and_factors_are_those_of_the_public_calls,
-        what_is_not_finite_is_void_on_all,
-        calls_that_are_not_possible_say_why,
+        (rows_are_those_of_the_model,),
+        (names_and_factors_are_those_of_the_public_calls,),
+        (what_is_not_finite_is_void_on_all,),
+        (calls_that_are_not_possible_say_why,),
     ],
     "three_hosts": [
-        rows_are_those_of_the_model,
-        long_rows_travel_in_chunks,
-        what_is_not_finite_is_void_on_all,
+        (rows_are_those_of_the_model,),
+        (long_rows_travel_in_chunks,),
+        (what_is_not_finite_is_void_on_all,),
     ],
-    "uneven_hosts": [rows_are_those_of_the_model, long_rows_travel_in_chunks],
+    "uneven_hosts": [(rows_are_those_of_the_model,), (long_rows_travel_in_chunks,)],
 }
-
-
-def each_in_a_world(blocks: Blocks, programs: list[Any]) -> None:
-    for program in programs:
-        hvd.init()
-        program(blocks)
-        hvd.barrier()
-        hvd.shutdown()
 
 
 @pytest.mark.parametrize("grid", PROGRAMS)

@@ -65,19 +65,7 @@ class CompressedGather {
     for (const RowPiece& piece : pieces) {
       const std::size_t bytes = piece_bytes(piece, job_.dtype);
       const std::byte* const from = in_ + piece.range.begin * element_size(job_.dtype);
-      if (piece.bits == 0) {
-        finite = is_finite_anywhere(from, piece.elements(), job_.dtype) && finite;
-        std::copy_n(from, bytes, to.data());
-      } else {
-        finite = quantize(from,
-                          nullptr,
-                          nullptr,
-                          piece.elements(),
-                          piece.format(job_.dtype),
-                          to.first(bytes),
-                          detect_simd_level()) &&
-                 finite;
-      }
+      finite = encode_piece(from, piece, job_.dtype, nullptr, {}, to.first(bytes)) && finite;
       to = to.subspan(bytes);
     }
     if (!finite) {

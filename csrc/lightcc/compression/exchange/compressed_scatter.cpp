@@ -37,13 +37,14 @@
 #include "lightcc/compression/exchange/compressed_item.hpp"
 #include "lightcc/compression/exchange/row_codes.hpp"
 #include "lightcc/compression/exchange/tensor_batches.hpp"
+#include "lightcc/compression/topk/finite.hpp"
 
 namespace lightcc {
 namespace {
 
 using Started = Result<std::unique_ptr<Work>>;
 
-/// So many elements of all rows make a chunk, or a piece of each.
+/// Which pieces of each row make a chunk.
 std::vector<TensorBatch> chunks_of(const std::vector<RowPiece>& pieces) {
   std::vector<std::size_t> elements;
   elements.reserve(pieces.size());
@@ -120,7 +121,7 @@ class ScatterStages final : public PipelineStages {
 
   std::unique_ptr<Work> reduce_in_block(std::size_t chunk);
   Status encode(std::size_t chunk);
-  bool encode_piece(std::size_t to, const RowPiece& piece, std::span<std::byte> out);
+  bool encode_for(std::size_t to, const RowPiece& piece, std::span<std::byte> out);
   Status add_up(std::size_t chunk);
   void conclude();
 
@@ -180,7 +181,7 @@ Status ScatterStages::encode(std::size_t chunk) {
   for (std::size_t to = 0; to < blocks(); ++to) {
     for (const RowPiece& piece : pieces) {
       const auto codes = out.first(to == block() ? 0 : piece_bytes(piece, dtype()));
-      non_finite_ = !encode_piece(to, piece, codes) || non_finite_;
+      non_finite_ = !encode_for(to, piece, codes) || non_finite_;
       out = out.subspan(codes.size());
     }
   }
@@ -201,27 +202,13 @@ Status ScatterStages::encode(std::size_t chunk) {
 }
 
 /// Returns whether the piece is finite. The own block's is only looked at.
-bool ScatterStages::encode_piece(std::size_t to, const RowPiece& piece, std::span<std::byte> out) {
+bool ScatterStages::encode_for(std::size_t to, const RowPiece& piece, std::span<std::byte> out) {
   const std::byte* const from = sum_for(to, piece.range.begin);
   if (to == block()) {
-    return from == nullptr || is_finite_anywhere(from, piece.elements(), dtype());
+    return from == nullptr || is_all_finite(from, piece.elements(), dtype());
   }
   HostResidual* const residual = entry_ == nullptr ? nullptr : entry_->state->on_host();
-  if (piece.bits == 0) {
-    if (residual != nullptr) {
-      residual->skip_range(residual_of(to, piece));
-    }
-    if (from == nullptr) {
-      std::ranges::fill(out, std::byte{0});
-      return true;
-    }
-    std::copy_n(from, out.size(), out.data());
-    return is_finite_anywhere(from, piece.elements(), dtype());
-  }
-  const QuantizedFormat format = piece.format(dtype());
-  return residual == nullptr
-             ? quantize(from, nullptr, nullptr, piece.elements(), format, out, detect_simd_level())
-             : residual->quantize_range(from, residual_of(to, piece), format.compressor, out);
+  return encode_piece(from, piece, dtype(), residual, residual_of(to, piece), out);
 }
 
 std::unique_ptr<Work> ScatterStages::start_exchange(std::size_t chunk, Group& group) {

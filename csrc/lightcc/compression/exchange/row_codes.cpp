@@ -1,9 +1,9 @@
 #include "lightcc/compression/exchange/row_codes.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lightcc/compression/kernels/float_types.hpp"
+#include "lightcc/compression/topk/finite.hpp"
 
 namespace lightcc {
 namespace {
@@ -51,17 +51,27 @@ std::size_t pieces_bytes(std::span<const RowPiece> pieces, DataType dtype) {
   return bytes;
 }
 
-bool is_finite_anywhere(const std::byte* data, std::size_t elements, DataType dtype) {
-  return detail::with_float_type(dtype, [&](auto type) {
-    using Type = decltype(type);
-    using Wire = Type::Wire;
-    bool finite = true;
-    for (std::size_t i = 0; i < elements; ++i) {
-      finite =
-          std::isfinite(Type::decode(detail::load_as<Wire>(data + i * sizeof(Wire)))) && finite;
-    }
-    return finite;
-  });
+bool encode_piece(const std::byte* in,
+                  const RowPiece& piece,
+                  DataType dtype,
+                  HostResidual* residual,
+                  const ShardRange& kept,
+                  std::span<std::byte> out) {
+  if (piece.bits > 0) {
+    const QuantizedFormat format = piece.format(dtype);
+    return residual != nullptr
+               ? residual->quantize_range(in, kept, format.compressor, out)
+               : quantize(in, nullptr, nullptr, piece.elements(), format, out, detect_simd_level());
+  }
+  if (residual != nullptr) {
+    residual->skip_range(kept);
+  }
+  if (in == nullptr) {
+    std::ranges::fill(out, std::byte{0});
+    return true;
+  }
+  std::copy_n(in, out.size(), out.data());
+  return is_all_finite(in, piece.elements(), dtype);
 }
 
 void write_non_finite_pieces(std::span<const RowPiece> pieces,
@@ -85,7 +95,7 @@ Result<bool> check_pieces(std::span<const RowPiece> pieces,
   for (const RowPiece& piece : pieces) {
     const auto part = codes.first(piece_bytes(piece, dtype));
     if (piece.bits == 0) {
-      finite = is_finite_anywhere(part.data(), piece.elements(), dtype) && finite;
+      finite = is_all_finite(part.data(), piece.elements(), dtype) && finite;
     } else {
       LIGHTCC_ASSIGN_OR_RETURN(const bool non_finite,
                                check_quantized(part, piece.elements(), piece.format(dtype)));

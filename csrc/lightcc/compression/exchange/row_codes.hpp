@@ -12,6 +12,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/quantized/quantize.hpp"
+#include "lightcc/compression/residual/host_residual.hpp"
 #include "lightcc/compression/residual/shard.hpp"
 
 namespace lightcc {
@@ -33,8 +34,14 @@ std::vector<RowPiece> cut_row(std::size_t elements, const CompressionSpec& spec)
 std::size_t piece_bytes(const RowPiece& piece, DataType dtype);
 std::size_t pieces_bytes(std::span<const RowPiece> pieces, DataType dtype);
 
-/// Whether none of the elements is a NaN or an infinity. `data` may have any alignment.
-bool is_finite_anywhere(const std::byte* data, std::size_t elements, DataType dtype);
+/// Writes a piece of a row whose elements are at `in` (null: zeros) to `out`. Returns whether it is
+/// finite. What rounding takes away becomes the part `kept` of `residual`; null: it is dropped.
+bool encode_piece(const std::byte* in,
+                  const RowPiece& piece,
+                  DataType dtype,
+                  HostResidual* residual,
+                  const ShardRange& kept,
+                  std::span<std::byte> out);
 
 /// Writes pieces that say that the row is not finite.
 void write_non_finite_pieces(std::span<const RowPiece> pieces,

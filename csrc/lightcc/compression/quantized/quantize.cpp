@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "lightcc/collectives/kernels/float_mode.hpp"
 #include "lightcc/compression/kernels/float_types.hpp"
@@ -121,7 +122,7 @@ class Quantizer {
     const Codes codes(elements, bits_);
     bool finite = true;
     for_each_chunk(elements, [&](const ChunkRange& chunk) {
-      sum(codes, parts, chunk);
+      sum(codes, parts, chunk, /*add=*/false);
       finite = run(codes, chunk, input_.bytes(), own, own, out) && finite;
     });
     return finite;
@@ -139,27 +140,19 @@ class Quantizer {
     }
   }
 
-  [[gnu::noinline]] void dequantize(std::span<const std::span<const std::byte>> parts,
+  /// `own`: elements that come before the parts; null: zeros; none: the parts are all.
+  [[gnu::noinline]] void dequantize(std::optional<const std::byte*> own,
+                                    std::span<const std::span<const std::byte>> parts,
                                     std::size_t elements,
                                     double factor,
                                     std::byte* out) {
     const Codes codes(elements, bits_);
     for_each_chunk(elements, [&](const ChunkRange& chunk) {
-      sum(codes, parts, chunk);
-      store(chunk, factor, out);
-    });
-  }
-
-  [[gnu::noinline]] void dequantize_onto(const std::byte* own,
-                                         std::span<const std::span<const std::byte>> parts,
-                                         std::size_t elements,
-                                         double factor,
-                                         std::byte* out) {
-    const Codes codes(elements, bits_);
-    for_each_chunk(elements, [&](const ChunkRange& chunk) {
-      load(own == nullptr ? nullptr : own + chunk.first * kBlock * sizeof(typename Type::Wire),
-           chunk);
-      sum(codes, parts, chunk, /*add=*/true);
+      if (own.has_value()) {
+        const std::size_t at = chunk.first * kBlock * sizeof(typename Type::Wire);
+        load(*own == nullptr ? nullptr : *own + at, chunk);
+      }
+      sum(codes, parts, chunk, /*add=*/own.has_value());
       store(chunk, factor, out);
     });
   }
@@ -255,7 +248,7 @@ class Quantizer {
   void sum(const Codes& codes,
            std::span<const std::span<const std::byte>> parts,
            const ChunkRange& chunk,
-           bool add = false) {
+           bool add) {
     const bool whole = chunk.elements % kBlock == 0;
     for (const std::span<const std::byte> part : parts) {
       const std::byte* from = part.data() + codes.codes_at(chunk);
@@ -351,7 +344,7 @@ void dequantize(std::span<const std::span<const std::byte>> parts,
                 SimdLevel level) {
   const IeeeFloatMode mode;
   detail::with_float_type(format.dtype, [&](auto type) {
-    Quantizer<decltype(type)>(format, level).dequantize(parts, elements, factor, out);
+    Quantizer<decltype(type)>(format, level).dequantize({}, parts, elements, factor, out);
   });
 }
 
@@ -364,7 +357,7 @@ void dequantize_onto(const std::byte* own,
                      SimdLevel level) {
   const IeeeFloatMode mode;
   detail::with_float_type(format.dtype, [&](auto type) {
-    Quantizer<decltype(type)>(format, level).dequantize_onto(own, parts, elements, factor, out);
+    Quantizer<decltype(type)>(format, level).dequantize(own, parts, elements, factor, out);
   });
 }
 

@@ -2,16 +2,17 @@
 
 #include <cstdint>
 
+#include "lightcc/compression/kernels/float_types.hpp"
+
 namespace lightcc {
 namespace {
 
 /// An exponent of all ones; one loop without branches, so that compilers vectorise it.
 template <typename Bits>
 bool none_has(const std::byte* data, std::size_t elements, Bits exponent) {
-  const auto* const bits = reinterpret_cast<const Bits*>(data);
   bool found = false;
   for (std::size_t i = 0; i < elements; ++i) {
-    found |= (bits[i] & exponent) == exponent;
+    found |= (detail::load_as<Bits>(data + i * sizeof(Bits)) & exponent) == exponent;
   }
   return !found;
 }

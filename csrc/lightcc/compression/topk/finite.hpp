@@ -8,7 +8,7 @@
 namespace lightcc {
 
 /// Whether none of `elements` elements of a floating-point `dtype` is a NaN or an infinity. `data`
-/// is aligned as `dtype` is.
+/// may have any alignment.
 bool is_all_finite(const std::byte* data, std::size_t elements, DataType dtype);
 
 }  // namespace lightcc
