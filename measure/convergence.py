@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import convergence_report
 import lightcc.torch as hvd
 from convergence_tasks import TASKS, VARIED, Task
+from lightcc.torch import fsdp
 from ranks import run_on_grid
 
 if TYPE_CHECKING:
@@ -67,11 +70,25 @@ LOCAL_STEPS: dict[str, dict[str, Any]] = {
     "DiLoCo, 4": {"every": 4, "outer_lr": 0.7, "outer_momentum": 0.9},
     "DiLoCo, 16": {"every": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
 }
+#: Weights, gradients and the optimizer's state are sharded over all ranks, by FSDP2.
+SHARDED: dict[str, dict[str, Any]] = {
+    "sharded": {},
+    "sharded, int8 and int4": {"weights": "int8", "gradients": "int4"},
+    "sharded, int4 differences and int4": {
+        "weights": "int4",
+        "gradients": "int4",
+        "resident": True,
+    },
+}
+#: Sharded in a host.
+REPLICATED = {"HSDP, int4": "int4"}
 VARIANTS = (
     *SGD_VARIANTS,
     "int8",
     "int4",
     *LOCAL_STEPS,
+    *SHARDED,
+    *REPLICATED,
 )
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
@@ -96,12 +113,13 @@ def all_runs(
     tasks: dict[str, Task], seeds: int, variants: list[str], ratios: list[float]
 ) -> list[Run]:
     """Returns what is to be run, what matters most first."""
-    settings = [(variant, 1.0) for variant in (*WHOLE, *LOCAL_STEPS) if variant in variants]
+    whole = (*WHOLE, *LOCAL_STEPS, *SHARDED, *REPLICATED)
+    settings = [(variant, 1.0) for variant in whole if variant in variants]
     settings += [
         (variant, ratio)
         for ratio in ratios
         for variant in VARIANTS
-        if variant in variants and variant not in (*WHOLE, *LOCAL_STEPS)
+        if variant in variants and variant not in whole
     ]
     return [
         Run(task, variant, ratio, seed)
@@ -151,6 +169,9 @@ def make_schedule(task: Task, optimizer: Any) -> torch.optim.lr_scheduler.LRSche
 
 def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     """Returns the optimizer of all ranks."""
+    if run.variant in (*SHARDED, *REPLICATED):
+        shard(run, model)
+        return make_optimizer(task, model)
     # Residuals belong to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
     optimizer = make_optimizer(task, model)
@@ -159,6 +180,20 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
         options = LOCAL_STEPS[run.variant]
         return hvd.LocalSteps(optimizer, named, compression=compression, **options)
     return hvd.DistributedOptimizer(optimizer, named, compression)
+
+
+def shard(run: Run, model: nn.Module) -> None:
+    """Shards a model over all ranks, or over those of a host."""
+    torch.distributed.init_process_group("lightcc")
+    mesh = fsdp.host_mesh() if run.variant in REPLICATED else None
+    layers = [it for it in model.modules() if isinstance(it, nn.TransformerEncoderLayer)]
+    for module in (*layers, model):
+        fully_shard(module, mesh=mesh and mesh["shard"])
+    if mesh is not None:
+        gradients = REPLICATED[run.variant]
+        fsdp.replicate(model, mesh["replicate"], gradients=gradients, name=run.name)
+    elif SHARDED[run.variant]:
+        fsdp.compress(model, **SHARDED[run.variant], name=run.name)
 
 
 def train(run: Run, task: Task) -> dict[str, Any]:
@@ -193,7 +228,9 @@ def train(run: Run, task: Task) -> dict[str, Any]:
     seconds = time.monotonic() - begin
     sent = hvd.stats()["network_bytes_sent"] - sent
     kept = [t.kept_ratio for t in hvd.stats().compression if f".{run.name}." in t.name]
-    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    tensors: list[Any] = [p.detach() for p in model.parameters()]
+    tensors = [it.full_tensor() if hasattr(it, "full_tensor") else it for it in tensors]
+    weights = b"".join(it.numpy().tobytes() for it in tensors)
     every = hvd.allgather_object((hashlib.sha256(weights).hexdigest(), sent))
     return {
         **asdict(run),
@@ -227,6 +264,8 @@ def world_of(run: Run, task: Task) -> Iterator[None]:
     try:
         yield
     finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         hvd.shutdown()
 
 

@@ -36,6 +36,10 @@ LABELS = {
     "local steps, 16": "local steps, every 16",
     "DiLoCo, 4": "DiLoCo, every 4",
     "DiLoCo, 16": "DiLoCo, every 16",
+    "sharded": "FSDP2",
+    "sharded, int8 and int4": "FSDP2, int8 weights, int4 gradients",
+    "sharded, int4 differences and int4": "FSDP2, int4 differences, int4 gradients",
+    "HSDP, int4": "HSDP, int4",
     "feedback": "top-k",
     "warm-up": "top-k, warm-up",
     "auto": "auto",
@@ -52,6 +56,10 @@ WHOLE = (
     "local steps, 16",
     "DiLoCo, 4",
     "DiLoCo, 16",
+    "sharded",
+    "sharded, int8 and int4",
+    "sharded, int4 differences and int4",
+    "HSDP, int4",
 )
 
 Row = dict[str, Any]

@@ -284,6 +284,10 @@ def transformer() -> Task:
             "local steps, 16",
             "DiLoCo, 4",
             "DiLoCo, 16",
+            "sharded",
+            "sharded, int8 and int4",
+            "sharded, int4 differences and int4",
+            "HSDP, int4",
         ),
     )
 

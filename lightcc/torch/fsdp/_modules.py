@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -110,3 +111,20 @@ def way_of(parameter: Any, compressor: EngineCompressor | None) -> str:
     owners = (info.module, *info.shared_modules)
     is_embedding = any(isinstance(it, (nn.Embedding, nn.EmbeddingBag)) for it in owners)
     return "int8" if is_embedding else compressor.label
+
+
+def ends_with_pass(group: Any, shard: Any) -> bool:
+    """Returns whether a gradient may come as late as the backward pass that now goes on ends.
+
+    FSDP makes `.grad` of the memory of `shard`, and nobody looks at it before.
+    """
+    if torch._C._current_graph_task_id() == -1:  # noqa: SLF001  as FSDP finds out itself
+        return False
+    if shard.dtype not in (torch.float32, torch.bfloat16) or shard.dtype != group._orig_dtype:  # noqa: SLF001
+        return False  # FSDP divides, or casts, after this.
+    return not group.force_sum_reduction_for_comms and all(
+        not it.offload_to_cpu
+        and it.sharded_param.grad is None
+        and not getattr(it.sharded_param, "_post_accumulate_grad_hooks", None)
+        for it in group.fsdp_params
+    )

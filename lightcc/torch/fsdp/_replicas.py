@@ -30,6 +30,7 @@ from lightcc.torch.fsdp._modules import (
     compressor_of,
     current_world,
     described,
+    ends_with_pass,
     param_groups,
     way_of,
 )
@@ -141,7 +142,7 @@ class _Exchange:
         if self._held is not None:
             shard.add_(self._held)
             self._held = None
-        ends_later = self._may_end_later(shard)
+        ends_later = ends_with_pass(self._group, shard)
         self._unfinished = self._start(shard)
         if ends_later:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
@@ -197,18 +198,6 @@ class _Exchange:
             )
             raise RuntimeError(msg)
         return parts
-
-    def _may_end_later(self, shard: torch.Tensor) -> bool:
-        """Returns whether FSDP makes `.grad` of this memory, and nobody looks before the end."""
-        group = self._group
-        if shard.dtype not in (torch.float32, torch.bfloat16) or shard.dtype != group._orig_dtype:  # noqa: SLF001
-            return False  # FSDP divides, or casts, after this.
-        return not group.force_sum_reduction_for_comms and all(
-            not it.offload_to_cpu
-            and it.sharded_param.grad is None
-            and not getattr(it.sharded_param, "_post_accumulate_grad_hooks", None)
-            for it in group.fsdp_params
-        )
 
 
 def _joined(

@@ -130,6 +130,52 @@ def int8_and_int4_train(folder: str) -> None:
     assert hvd.load_compression_state(folder) == 3
 
 
+def differences_of_resident_weights(_: Any) -> None:
+    """int4 differences are closer to the weights than int8, and the backward pass sends nothing."""
+    model, dense = sharded(None), sharded(None)
+    for module in (model, *model.blocks):
+        module.set_modules_to_forward_prefetch([*model.blocks] if module is model else [])
+    fsdp.compress(model, weights="int4", gradients=None, resident=True)
+
+    def gathered() -> torch.Tensor:
+        with torch.no_grad():
+            model.unshard()
+            mine: torch.Tensor = model.words.weight.detach().clone()
+            model.reshard()
+        others = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(others, mine)
+        bits = mine.view(torch.int32)  # Those that are not numbers are equal to nothing.
+        assert all(torch.equal(bits, other.view(torch.int32)) for other in others)
+        return mine
+
+    def step(model: Any, optimizer: Any, step: int, factor: float = 1.0) -> int:
+        optimizer.zero_grad()
+        before = sent()
+        (loss_of(model, step) * factor).backward()
+        optimizer.step()
+        return sent() - before
+
+    ours, theirs = (torch.optim.AdamW(it.parameters(), lr=3e-3) for it in (model, dense))
+    step(model, ours, 0), step(dense, theirs, 0)
+    weights = LARGE / 4 * SCALED[4] + WORD / 4 * SCALED[8]
+    small = sum(p.numel() for p in model.parameters()) - LARGE - WORD
+    for number in range(1, 20):
+        spent = step(model, ours, number)
+        assert weights <= spent - small <= weights + 64, spent
+        step(dense, theirs, number)
+    assert (full(model) - full(dense)).norm() < 0.02 * full(dense).norm()
+    exact = model.words.weight.full_tensor()
+    assert 0 < (gathered() - exact).norm() < 1e-3 * exact.norm()
+    # What is not finite is not kept: the gather after the next one brings whole weights.
+    saved = [p.detach().clone() for p in model.parameters()]
+    step(model, ours, 20, float("nan"))
+    assert not gathered().isfinite().all()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), saved, strict=True):
+            parameter.copy_(value)
+    assert torch.equal(gathered(), exact)
+
+
 def micro_batches_and_what_is_not_finite(_: Any) -> None:
     model = sharded(None)
     fsdp.compress(model, name="micro")
@@ -161,6 +207,9 @@ def what_cannot_work_is_refused(_: Any) -> None:
             fsdp.compress(model, **options)
 
     refused("weights in int4: training lost 13%", weights="int4")
+    refused("resident=True is for weights=", weights=None, resident=True)
+    refused("reshards after forward", sharded(None, reshard_after_forward=2), resident=True)
+    refused("weights by top-k: allowed are", weights="topk")
     refused("gradients by top-k: a reduce-scatter takes", gradients=Compression.topk(0.1))
     refused("weights is 'fp8'; allowed are None", weights="fp8")
     refused("no FSDP modules", Model(1))
@@ -177,6 +226,7 @@ PROGRAMS = (
     exact_ways_are_those_of_torch,
     bytes_are_those_of_the_formula,
     int8_and_int4_train,
+    differences_of_resident_weights,
     micro_batches_and_what_is_not_finite,
     what_cannot_work_is_refused,
 )
