@@ -11,6 +11,8 @@ import torch.distributed as dist
 from fsdp_models import HOSTS, WIDTH, WORDS, Model, loss_of, sharded
 from groups import start
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -49,6 +51,15 @@ def train(model: Any, steps: int = STEPS) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def step(model: Any, optimizer: Any, number: int, factor: float = 1.0) -> int:
+    """Returns what this rank has sent of it."""
+    optimizer.zero_grad()
+    before = sent()
+    (loss_of(model, number) * factor).backward()
+    optimizer.step()
+    return sent() - before
 
 
 def exact_ways_are_those_of_torch(_: Any) -> None:
@@ -148,13 +159,6 @@ def differences_of_resident_weights(_: Any) -> None:
         assert all(torch.equal(bits, other.view(torch.int32)) for other in others)
         return mine
 
-    def step(model: Any, optimizer: Any, step: int, factor: float = 1.0) -> int:
-        optimizer.zero_grad()
-        before = sent()
-        (loss_of(model, step) * factor).backward()
-        optimizer.step()
-        return sent() - before
-
     ours, theirs = (torch.optim.AdamW(it.parameters(), lr=3e-3) for it in (model, dense))
     step(model, ours, 0), step(dense, theirs, 0)
     weights = LARGE / 4 * SCALED[4] + WORD / 4 * SCALED[8]
@@ -230,6 +234,54 @@ PROGRAMS = (
     micro_batches_and_what_is_not_finite,
     what_cannot_work_is_refused,
 )
+
+
+def state_of(model: Any, optimizer: Any) -> dict[str, Any]:
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
+
+
+def saves_a_checkpoint(folder: str) -> None:
+    """Plainly, and while training goes on; what is saved are the exact shards."""
+    model = sharded(None)
+    fsdp.compress(model, weights="int4", resident=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step(model, optimizer, 0), step(model, optimizer, 1)
+    state = state_of(model, optimizer)
+    state_dict_saver.save(state, checkpoint_id=f"{folder}/plain")
+    saving: Any = state_dict_saver.async_save(
+        state, checkpoint_id=f"{folder}/async", process_group=dist.new_group(backend="gloo")
+    )
+    weights = full(model)
+    step(model, optimizer, 2)
+    saving.result()
+    if dist.get_rank() == 0:
+        torch.save(weights, f"{folder}/weights")
+    dist.barrier()
+
+
+def loads_a_checkpoint(folder: str) -> None:
+    """On fewer ranks, and goes on."""
+    weights = torch.load(f"{folder}/weights")
+    for i, way in enumerate(("plain", "async")):
+        model = sharded(None, seed=5 + i)
+        fsdp.compress(model, name=way)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        state = state_of(model, optimizer)
+        state_dict_loader.load(state, checkpoint_id=f"{folder}/{way}")
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(model, optimizer, **parts)
+        assert torch.equal(full(model), weights)
+        before = loss_of(model, 0).item()
+        for number in range(8):
+            step(model, optimizer, number)
+        assert loss_of(model, 0).item() < before
+
+
+def test_checkpoints_load_on_other_ranks(tmp_path: Path) -> None:
+    stores, folder = [os.fspath(tmp_path / it) for it in "ab"], os.fspath(tmp_path)
+    spawn_ranks(run, 4, stores[0], folder, saves_a_checkpoint, hosts=HOSTS)
+    spawn_ranks(run, 2, stores[1], folder, loads_a_checkpoint, hosts=[0, 1])
 
 
 def run(store: str, folder: str, program: Any) -> None:
