@@ -63,12 +63,11 @@ WHOLE = {
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
 BUDGETS = {"sgd": 0.02, "adamw": 0.13}
-#: Hosts train on their own, and combine every so many steps what they have done, as int8.
+#: Hosts train on their own, and combine every 15 steps what they have done.
 LOCAL_STEPS: dict[str, dict[str, Any]] = {
-    "local steps, 4": {"every": 4},
-    "local steps, 16": {"every": 16},
-    "DiLoCo, 4": {"every": 4, "outer_lr": 0.7, "outer_momentum": 0.9},
-    "DiLoCo, 16": {"every": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
+    "local steps": {},
+    "local steps after int4": {"dense_compression": hvd.Compression.int4},  # A fifth of all.
+    "sparse local steps": {"compression": hvd.Compression.topk(0.05)},
 }
 #: Weights, gradients and the optimizer's state are sharded over all ranks, by FSDP2.
 SHARDED: dict[str, dict[str, Any]] = {
@@ -132,8 +131,6 @@ def all_runs(
 
 def compression_of(run: Run, task: Task) -> Any:
     """Returns what the optimizer is given for a variant."""
-    if run.variant in LOCAL_STEPS:
-        return hvd.Compression.int8
     if run.variant == "auto":
         return hvd.Compression.auto(budget=BUDGETS[task.optimizer])
     if run.variant in WHOLE:
@@ -175,11 +172,11 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     # Residuals belong to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
     optimizer = make_optimizer(task, model)
-    compression = compression_of(run, task)
     if run.variant in LOCAL_STEPS:
         options = LOCAL_STEPS[run.variant]
-        return hvd.LocalSteps(optimizer, named, compression=compression, **options)
-    return hvd.DistributedOptimizer(optimizer, named, compression)
+        dense_steps = task.steps // 5 if "dense_compression" in options else 0
+        return hvd.LocalSteps(optimizer, named, dense_steps=dense_steps, **options)
+    return hvd.DistributedOptimizer(optimizer, named, compression_of(run, task))
 
 
 def shard(run: Run, model: nn.Module) -> None:

@@ -88,6 +88,72 @@ def test_weights_are_those_of_the_formulas() -> None:
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
+def dense_first() -> None:
+    """Gradients of all ranks, then those of a worker; a state goes into the phase that it is of."""
+    hvd.init()
+    model, other = make_model(), make_model()
+    optimizer = local_steps(model, dense_steps=4)
+    train(model, optimizer, range(2))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, range(2, 4))
+    train(other, hvd.DistributedOptimizer(sgd(list(other.parameters()))), range(4))
+    assert torch.equal(flat(model), flat(other))
+    check_identical(model)
+    momenta = [optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()]
+    everybody = hvd.allgather(torch.cat(momenta)[None])
+    assert torch.equal(everybody, everybody[:1].expand_as(everybody))
+    train(model, optimizer, range(4, 5))
+    apart = hvd.allgather(flat(model)[None])
+    assert torch.equal(apart[0], apart[1])
+    assert not torch.equal(apart[0], apart[2])
+    train(model, optimizer, range(5, 4 + EVERY))
+    check_identical(model)
+    # Back into the dense phase, and on from there.
+    again = make_model()
+    again.load_state_dict(saved[0])
+    restored = local_steps(again, dense_steps=4)
+    restored.load_state_dict(optimizer.state_dict())
+    restored.load_state_dict(saved[1])
+    train(again, restored, range(2, 4 + EVERY))
+    assert torch.equal(flat(model), flat(again))
+
+
+def with_two_optimizers() -> None:
+    """One for matrices, and one for the rest, are as one for all where they are of one kind."""
+    hvd.init()
+    ends = []
+    optimizer: Any = None
+    alone: Any = None
+    for several in (False, True):
+        alone, model = optimizer, make_model()
+        parts = [
+            [p for p in model.parameters() if (p.ndim > 1) == whole] for whole in (True, False)
+        ]
+        given: Any = [sgd(part) for part in parts] if several else sgd(list(model.parameters()))
+        optimizer = hvd.LocalSteps(
+            given,
+            model.named_parameters(),
+            every=2,
+            dense_steps=2,
+            compression=hvd.Compression.none,
+        )
+        train(model, optimizer, range(3))
+        state = pickle.loads(pickle.dumps(optimizer.state_dict()))
+        optimizer.load_state_dict(state)
+        train(model, optimizer, range(3, 6))
+        ends.append(flat(model))
+    torch.testing.assert_close(ends[0], ends[1])
+    with pytest.raises(ValueError, match=r"has 2 optimizers: step.. takes no closure"):
+        optimizer.step(lambda: None)
+    with pytest.raises(ValueError, match="has 2 optimizers: the state is of 1"):
+        optimizer.load_state_dict(alone.state_dict())
+
+
+@pytest.mark.parametrize("program", [dense_first, with_two_optimizers], ids=lambda it: it.__name__)
+def test_training_goes_on(program: Any) -> None:
+    run(program)
+
+
 def between_outer_steps() -> tuple[bytes, bytes, int]:
     hvd.init()
     model = make_model(torch.float32)
@@ -108,8 +174,7 @@ def test_workers_are_apart_between_outer_steps_and_the_same_after_one() -> None:
     apart = [result[0] for result in results]
     assert apart[0] == apart[1] != apart[2] == apart[3]
     assert len({result[1] for result in results}) == 1
-    num_parameters = len(list(make_model().parameters()))
-    assert [result[2] for result in results] == [2 * num_parameters] * 4
+    assert [result[2] for result in results] == [2] * 4  # A row each time.
 
 
 def bf16_weights() -> tuple[float, bool]:
@@ -117,7 +182,10 @@ def bf16_weights() -> tuple[float, bool]:
     model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
     hvd.broadcast_parameters(model.state_dict(), 0)
     optimizer = hvd.LocalSteps(
-        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), every=1
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        model.named_parameters(),
+        every=1,
+        compression=hvd.Compression.int8,
     )
     with torch.no_grad():
         model.weight.fill_(256.0)
@@ -298,6 +366,7 @@ def refused() -> list[str]:
     refuse(ValueError, every=0)
     refuse(ValueError, outer_lr=0.0)
     refuse(ValueError, outer_momentum=1.0)
+    refuse(ValueError, dense_steps=-1)
     refuse(ValueError, workers="nodes")
     refuse(ValueError, compression=hvd.Compression.auto())
     refuse(TypeError, compression="int8")
@@ -321,6 +390,7 @@ def test_what_does_not_suit_is_refused_with_what_is_allowed() -> None:
             "every is 0",
             "outer_lr is 0.0",
             "outer_momentum is 1.0",
+            "dense_steps is -1",
             "'hosts' and 'ranks'",
             "auto compression is for DistributedOptimizer",
             "compression is 'int8'",
