@@ -35,7 +35,8 @@ static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdev
 static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
               kErrorInvalidContext == CUDA_ERROR_INVALID_CONTEXT &&
               kErrorUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
-              kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY);
+              kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY &&
+              kErrorCaptureImplicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               kMemoryPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED &&

@@ -34,7 +34,11 @@ CurrentContext::~CurrentContext() {
 
 Result<bool> is_captured(const Driver& driver, StreamHandle* stream) {
   int captured = 0;
-  LIGHTCC_RETURN_IF_ERROR(driver.capture_status(stream, &captured));
+  const Code code = driver.call().capture_status(stream, &captured);
+  if (code == kErrorCaptureImplicit) {
+    return true;
+  }
+  LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuStreamIsCapturing"));
   return captured != 0;
 }
 

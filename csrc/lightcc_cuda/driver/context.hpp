@@ -110,7 +110,8 @@ Result<DeviceMemory> allocate_device_memory(const Driver& driver, std::size_t by
 Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t bytes);
 // Freeing either waits for all streams of the GPU.
 
-/// Whether `stream` is being captured into a CUDA graph. Its context is current. Errors: kSystem.
+/// Whether `stream` is being captured into a CUDA graph, or is a default stream that waits for one
+/// that is. Its context is current. Errors: kSystem.
 Result<bool> is_captured(const Driver& driver, StreamHandle* stream);
 /// Memory of the GPU's pool, for the data path. It comes in the order of `stream`, and goes in that
 /// of the last stream, if there is one. Nobody waits. It is gone before both and the driver. For a

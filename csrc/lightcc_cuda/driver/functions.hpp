@@ -39,6 +39,7 @@ inline constexpr Code kErrorInvalidContext = 201;
 inline constexpr Code kErrorUnsupportedPtx = 222;
 inline constexpr Code kErrorNotFound = 500;
 inline constexpr Code kErrorNotReady = 600;
+inline constexpr Code kErrorCaptureImplicit = 906;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMemoryPools = 115;     // Whether there are any.

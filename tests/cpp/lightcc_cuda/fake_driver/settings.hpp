@@ -13,8 +13,10 @@
 
 namespace lightcc::cuda::fake {
 
-/// From here on a GPU's error stays.
-inline constexpr int kFirstSticky = 700;
+/// A GPU's error stays. From 800 on it is the call's.
+inline constexpr bool is_sticky(int code) {
+  return code >= 700 && code < 800;
+}
 
 class Settings {
  public:
@@ -78,7 +80,7 @@ class Settings {
     if (fault_ == 0 && colon != std::string::npos && plan.substr(0, colon) == call &&
         std::sscanf(plan.c_str() + colon, ":%d:%d", &code, &turn) == 2 &&
         (turn == 0 || ++calls_ == turn)) {
-      if (code >= kFirstSticky) {
+      if (is_sticky(code)) {
         fault_ = code;
       }
       return code;
