@@ -49,8 +49,8 @@ struct NcclSetup {
   int size = 1;
   std::string driver = kDriverFile;
   int device = 0;
-  Duration start_patience{};      ///< For the communicator of the world.
-  Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
+  Duration start_patience{};      ///< For making a communicator.
+  Duration operation_patience{};  ///< For freeing one, and for an operation; 0: without end.
   /// NCCL begins operations of several communicators in the order of calls, on the GPU as well.
   bool begins_in_order = false;
 };
@@ -136,8 +136,8 @@ class NcclComms {
   /// Frees all communicators. Waits for that, but not for ever: a peer that is gone never comes.
   ~NcclComms();
 
-  /// What came of the world's communicator; nothing while it is being made. Errors: of the driver,
-  /// of NCCL. Thread: any. Blocks: for `patience` at most.
+  /// What came of the world's communicator and those that were split off it; nothing while they are
+  /// being made. Errors: of the driver, of NCCL. Thread: any. Blocks: for `patience` at most.
   std::optional<Status> opened(Duration patience) const;
   /// Aborts all communicators. Nothing else is called then. Blocks: for that, but not for ever.
   void abort();

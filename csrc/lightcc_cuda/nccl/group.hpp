@@ -1,8 +1,8 @@
 // Collectives that NCCL carries out, on memory of one GPU.
 //
-// All tensors of a bucket begin together, as a group of NCCL's calls. NCCL chooses algorithm and
-// order of reduction, so floating-point results may differ from the host's in the last bits. They
-// are the same on all members. What NCCL does not reduce is for the host's plane.
+// A bucket is one call, packed where that is needed (packing.hpp), or several. NCCL chooses
+// algorithm and order of reduction, so the last bits of floating-point results may differ from the
+// host's. They are the same on all members. What NCCL does not reduce is for the host's plane.
 #pragma once
 
 #include <memory>

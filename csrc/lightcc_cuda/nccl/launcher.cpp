@@ -79,13 +79,13 @@ bool NcclLauncher::end(bool aborts) {
 
 std::optional<Status> NcclLauncher::opened(Duration patience) {
   const MutexLock lock(mutex_);
-  if (failure_.ok() && !ended_.has_value() && world_ == nullptr) {
+  if (failure_.ok() && !ended_.has_value() && (world_ == nullptr || !chores_.empty())) {
     (void)changed_.wait_for(mutex_, patience);
   }
   if (!failure_.ok()) {
     return failure_;
   }
-  return world_ != nullptr && !ended_.has_value() ? std::optional(Status()) : ended_;
+  return ended_.has_value() || world_ == nullptr || !chores_.empty() ? ended_ : Status();
 }
 
 bool NcclLauncher::is_lost() {
@@ -103,18 +103,19 @@ bool NcclLauncher::is_over() {
 void NcclLauncher::serve() {
   const Status served = serve_gpu();
   const MutexLock lock(mutex_);
-  ended_ =
-      served.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL have ended") : served;
-  for (const Chore& chore : chores_) {
-    finish(*chore.comm, *ended_);
-  }
-  for (const auto& job : jobs_) {
-    finish(*job, *ended_);
-  }
-  chores_.clear();
-  jobs_.clear();
+  refuse_all(served);
   is_over_ = true;
   changed_.notify_all();
+}
+
+void NcclLauncher::refuse_all(const Status& why) {
+  ended_ = why.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL have ended") : why;
+  for (const Chore& chore : std::exchange(chores_, {})) {
+    finish(*chore.comm, *ended_);
+  }
+  for (const auto& job : std::exchange(jobs_, {})) {
+    finish(*job, *ended_);
+  }
 }
 
 Status NcclLauncher::serve_gpu() {
@@ -140,6 +141,7 @@ Status NcclLauncher::serve_gpu() {
   {
     const MutexLock lock(mutex_);
     is_ending_ = true;
+    refuse_all(served);  // Before the abort, which may hang.
     is_starting = world_ == nullptr && chore_.goes_on();
     for_launches_.notify_all();
     for_chores_.notify_all();
@@ -166,8 +168,9 @@ void NcclLauncher::end_all(const Status& why) {
   std::ranges::move(launched_, std::back_inserter(running_));
   launched_.clear();
   for (Running& running : running_) {
-    end_span(std::move(running.span), why.ok() ? was_aborted("the operation") : why);
-    finish(*running.job, was_aborted("the operation"));
+    const Status reason = why.ok() ? was_aborted("the operation") : why;
+    end_span(std::move(running.span), reason);
+    finish(*running.job, reason);
   }
   running_.clear();
   rows_.reset();
@@ -184,8 +187,7 @@ Status NcclLauncher::watch() {
       return *over;
     }
     check_running();
-    check_call(true);
-    check_call(false);
+    check_calls();
   }
 }
 
@@ -311,36 +313,25 @@ Status NcclLauncher::error_of(NcclComm& comm, const std::string& what) {
 }
 
 // A call may not return while a peer that it needs is gone. It does when NCCL is aborted.
-void NcclLauncher::check_call(bool of_launcher) {
-  Call seen;
-  {
-    const MutexLock lock(mutex_);
-    seen = of_launcher ? launch_ : chore_;
-  }
-  if (!seen.goes_on() || seen.has_failed) {
-    return;
-  }
-  Status status = seen.job == nullptr ? Status() : error_of(*seen.job->comm_, seen.what);
-  if (status.ok() && clock_.now() >= seen.deadline) {
-    status = make_error(ErrorCode::kTimeout,
-                        "rank %d waited for NCCL's %s%s not all ranks came in time",
-                        setup_.rank,
-                        seen.what.c_str(),
-                        seen.job == nullptr ? ", to which" : " to begin, to which");
-  }
-  if (status.ok()) {
-    return;
-  }
-  const MutexLock lock(mutex_);
-  if (seen.job != nullptr && launch_.job == seen.job) {
-    launch_.has_failed = true;
-    finish(*seen.job, std::move(status));
-  } else if (seen.job == nullptr && chore_.began == seen.began) {
-    chore_.has_failed = true;
-    if (seen.comm == nullptr) {
+void NcclLauncher::check_calls() {
+  const MutexLock lock(mutex_);  // A communicator may go when its call has returned.
+  for (Call* const call : {&launch_, &chore_}) {
+    if (!call->goes_on() || call->has_failed) {
+      continue;
+    }
+    Status status = call->job == nullptr ? Status() : error_of(*call->job->comm_, call->what);
+    if (status.ok() && clock_.now() >= call->deadline) {
+      status = make_error(ErrorCode::kTimeout,
+                          "rank %d waited for NCCL's %s%s not all ranks came in time",
+                          setup_.rank,
+                          call->what.c_str(),
+                          call->job == nullptr ? ", to which" : " to begin, to which");
+    }
+    call->has_failed = !status.ok();
+    if (call->has_failed && call->job != nullptr) {
+      finish(*call->job, std::move(status));
+    } else if (call->has_failed) {
       failure_ = std::move(status);
-    } else {
-      finish(*seen.comm, std::move(status));
     }
   }
 }
@@ -472,6 +463,7 @@ void NcclLauncher::end_call(Call& call) {
   call = Call();
   progress_ = clock_.now();
   for_chores_.notify_all();
+  changed_.notify_all();
   if (must_end_) {
     wakeup_->ring();
   }

@@ -108,9 +108,8 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   };
   /// A call of NCCL that has not returned, as the thread that watches sees it.
   struct Call {
-    std::string what;                  // Empty: there is none.
-    std::shared_ptr<NcclJob> job{};    // That it launches.
-    std::shared_ptr<NcclComm> comm{};  // That it makes or frees; null: the world's.
+    std::string what;                // Empty: there is none.
+    std::shared_ptr<NcclJob> job{};  // That it launches.
     TimePoint began{};
     TimePoint deadline{};
     bool has_failed = false;  // What it is for was told so.
@@ -126,7 +125,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   std::optional<Status> await() LIGHTCC_EXCLUDES(mutex_);
   std::optional<Status> end_in_order() LIGHTCC_REQUIRES(mutex_);
   void check_running() LIGHTCC_EXCLUDES(mutex_);
-  void check_call(bool of_launcher) LIGHTCC_EXCLUDES(mutex_);
+  void check_calls() LIGHTCC_EXCLUDES(mutex_);
   /// Whether the GPU has what it begins with.
   static Result<bool> are_inputs_ready(const NcclJob& job);
   /// `is_first`: of its stream.
@@ -135,6 +134,8 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   /// Returns when all communicators are aborted, which may be never.
   void abort_all(const Context& context) LIGHTCC_EXCLUDES(mutex_);
   void end_all(const Status& why) LIGHTCC_EXCLUDES(mutex_);
+  /// Tells all that wait for a thread, and those that come later.
+  void refuse_all(const Status& why) LIGHTCC_REQUIRES(mutex_);
 
   // ---- The thread that launches.
   void launch_all(const std::shared_ptr<const SharedGpu>& gpu) LIGHTCC_EXCLUDES(mutex_);
@@ -179,14 +180,14 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   CondVar for_launches_;
   CondVar for_chores_;
   std::deque<std::shared_ptr<NcclJob>> jobs_ LIGHTCC_GUARDED_BY(mutex_);
-  std::deque<Chore> chores_ LIGHTCC_GUARDED_BY(mutex_);
+  std::deque<Chore> chores_ LIGHTCC_GUARDED_BY(mutex_);       // With the one under way.
   std::vector<Running> launched_ LIGHTCC_GUARDED_BY(mutex_);  // Since it was looked last.
   Call launch_ LIGHTCC_GUARDED_BY(mutex_);
   Call chore_ LIGHTCC_GUARDED_BY(mutex_);
   std::shared_ptr<NcclComm> world_ LIGHTCC_GUARDED_BY(mutex_);               // Null: not made.
   std::vector<std::shared_ptr<NcclComm>> comms_ LIGHTCC_GUARDED_BY(mutex_);  // That are made.
   std::optional<GpuRows> rows_ LIGHTCC_GUARDED_BY(mutex_);
-  Status failure_ LIGHTCC_GUARDED_BY(mutex_);               // Why the world has no communicator.
+  Status failure_ LIGHTCC_GUARDED_BY(mutex_);               // Why communicators cannot be made.
   std::optional<Status> ended_ LIGHTCC_GUARDED_BY(mutex_);  // What is told to who comes later.
   TimePoint progress_ LIGHTCC_GUARDED_BY(mutex_);           // When a call was last over.
   bool must_end_ LIGHTCC_GUARDED_BY(mutex_) = false;
@@ -195,6 +196,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
   bool is_ending_ LIGHTCC_GUARDED_BY(mutex_) = false;   // No thread begins a call any more.
   bool is_over_ LIGHTCC_GUARDED_BY(mutex_) = false;
   bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  bool has_warned_ LIGHTCC_GUARDED_BY(mutex_) = false;
   bool is_idle_ LIGHTCC_GUARDED_BY(mutex_) = false;  // Who watches sleeps until somebody rings.
 };
 

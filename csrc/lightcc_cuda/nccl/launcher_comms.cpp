@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "lightcc/base/log.hpp"
+
 #include "lightcc_cuda/nccl/launcher.hpp"
 
 namespace lightcc::cuda {
@@ -26,6 +28,18 @@ void NcclLauncher::keep_comms(const std::shared_ptr<const SharedGpu>& gpu) {
     const MutexLock lock(mutex_);
     end_call(chore_);
     finish(*chore->comm, done);
+    if (!is_ending_) {
+      chores_.pop_front();
+    }
+    if (!done.ok() && !chore->frees) {
+      failure_ = failure_.ok() ? done : failure_;
+      wakeup_->ring();
+    } else if (!done.ok() && !is_ending_ && !std::exchange(has_warned_, true)) {
+      LIGHTCC_LOG(LogLevel::kWarning,
+                  "rank %d could not free a communicator of NCCL: %s",
+                  setup_.rank,
+                  done.message().c_str());
+    }
   }
 }
 
@@ -64,10 +78,10 @@ std::optional<NcclLauncher::Chore> NcclLauncher::next_chore() {
   if (is_ending_) {
     return std::nullopt;
   }
-  Chore chore = std::move(chores_.front());
-  chores_.pop_front();
-  const char* const what = chore.frees ? "ncclCommFinalize" : "ncclCommSplit";
-  begin_call(chore_, {.what = what, .comm = chore.comm}, setup_.operation_patience);
+  const Chore& chore = chores_.front();
+  begin_call(chore_,
+             {.what = chore.frees ? "ncclCommFinalize" : "ncclCommSplit"},
+             chore.frees ? setup_.operation_patience : setup_.start_patience);
   return chore;
 }
 
@@ -126,21 +140,25 @@ Status NcclLauncher::keep(const std::shared_ptr<NcclComm>& comm, NcclHandle* han
 }
 
 Status NcclLauncher::free_comm(const std::shared_ptr<NcclComm>& comm) {
+  const NcclFunctions& nccl = setup_.library.call();
+  Status freed;
   if (NcclHandle* const handle = comm->handle_; handle != nullptr) {
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().finalize(handle), "ncclCommFinalize"));
+    freed = setup_.library.check(nccl.finalize(handle), "ncclCommFinalize");
     // From here on it is not aborted. It may wait for what runs on others, which are.
     if (comm->handle_.exchange(nullptr) == nullptr) {
       return was_aborted("the communicator");
     }
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().destroy(handle), "ncclCommDestroy"));
+    if (freed.ok()) {
+      freed = setup_.library.check(nccl.destroy(handle), "ncclCommDestroy");
+    } else {
+      (void)nccl.abort(handle);
+    }
   }
   comm->scratch_ = nullptr;
   comm->stream_.reset();
   const MutexLock lock(mutex_);
   std::erase(comms_, comm);
-  return {};
+  return freed;
 }
 
 }  // namespace lightcc::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,6 +61,9 @@ class NcclPlane final : public Plane {
   }
 
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {
+    if (sets_.contains(id)) {  // The global one, which make_plane() has added.
+      return {};
+    }
     const auto position = std::ranges::find(ranks, world_.topology.rank);
     const bool is_member = position != ranks.end();
     const std::optional<Grid> grid = two_level_ ? host_.grid_of(ranks) : std::nullopt;
@@ -347,12 +351,17 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .start_patience = kConnectPatience,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .begins_in_order = begins_in_order(site.knobs, own->version)}));
+  NcclComms& made = *comms;
+  auto plane = std::make_unique<NcclPlane>(site, std::move(comms), staging, own->device);
+  std::vector<std::int32_t> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  LIGHTCC_RETURN_IF_ERROR(plane->add_process_set(kGlobalProcessSet, ranks));
   if (!is_asked_for) {
-    const auto opened = [&](Duration patience) { return comms->opened(patience); };
+    const auto opened = [&](Duration patience) { return made.opened(patience); };
     LIGHTCC_ASSIGN_OR_RETURN(const std::string failure,
                              site.agree("nccl-opened", opened, kConnectPatience + kLateness));
     if (!failure.empty()) {
-      comms->abort();
+      made.abort();
       return no_plane(site, failure);
     }
   }
@@ -368,8 +377,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                 nccl_version_text(own->version).c_str(),
                 library->path().c_str());
   }
-  return std::unique_ptr<Plane>(
-      std::make_unique<NcclPlane>(site, std::move(comms), staging, own->device));
+  return std::unique_ptr<Plane>(std::move(plane));
 }
 
 }  // namespace

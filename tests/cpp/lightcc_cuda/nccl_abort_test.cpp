@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -51,6 +52,55 @@ TEST(NcclAbort, an_operation_times_out_while_another_communicator_is_being_destr
     }
   };
   run_members({.nccl = kConnected, .comms = 2, .patience = std::chrono::milliseconds(500)}, body);
+}
+
+TEST(NcclAbort, a_communicator_that_goes_when_its_launch_has_failed_is_not_asked_for_errors) {
+  const auto body = [](NcclComms& comms, const Comms& all, int) {
+    fake::set_nccl("asked=50");
+    const auto work = comms.start(all.front(), "call", [](const NcclCalls&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // Until it is asked.
+      return Status(ErrorCode::kInternal, "failed");
+    });
+    comms.free(all.front());
+    EXPECT_EQ(finish(*work).message(), "failed");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  run_members({.members = 1}, body);
+}
+
+TEST(NcclAbort, a_communicator_that_cannot_be_freed_in_order_is_aborted_and_said_once) {
+  ::testing::internal::CaptureStderr();
+  const auto body = [](NcclComms& comms, const Comms& all, int) {
+    const int before = fake::aborts_of_nccl();
+    fake::set_nccl("fail=ncclCommFinalize:3:0");
+    comms.free(all[0]);
+    comms.free(all[1]);
+    while (fake::aborts_of_nccl() < before + 2) {
+      nap();
+    }
+    fake::set_nccl("");
+    EXPECT_TRUE(await(*comms.split(0)).ok());
+  };
+  run_members({.members = 1, .comms = 2}, body);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string warning = "rank 0 could not free a communicator of NCCL: ncclCommFinalize: ";
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << said;
+}
+
+TEST(NcclAbort, nobody_waits_behind_a_communicator_that_is_freed_without_end) {
+  const auto body = [](NcclComms& comms, const Comms& all, int) {
+    const auto work = make_nccl_group(comms, all[0], 0, 1)->barrier();
+    while (work->device_end() == nullptr) {
+      nap();
+    }
+    comms.free(all[1]);
+    EXPECT_EQ(await(*comms.split(0)).message(),
+              "rank 0 waited for NCCL's ncclCommFinalize, to which not all ranks came in time");
+  };
+  run_members(
+      {.members = 1, .nccl = "hangs=1", .comms = 2, .patience = std::chrono::milliseconds(200)},
+      body);
 }
 
 TEST(NcclAbort, a_start_to_which_not_all_ranks_come_is_a_timeout_and_is_left_behind) {

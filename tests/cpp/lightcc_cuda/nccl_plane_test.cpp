@@ -323,6 +323,7 @@ TEST(NcclPlane, a_start_that_fails_on_one_rank_fails_on_all) {
   for (const char* const call : {"ncclCommInitRankConfig", "ncclCommSplit"}) {
     for (const Status& status : starts_of(3, std::string("fail=") + call + ":2:2")) {
       EXPECT_NE(status.message().find(call), std::string::npos) << status.message();
+      EXPECT_GE(status.rank(), 0) << status.message();
     }
   }
   EXPECT_GT(fake::aborts_of_nccl(), 0);
@@ -336,6 +337,7 @@ TEST(NcclPlane, by_default_a_start_that_fails_on_one_rank_goes_by_way_of_the_hos
   for (const auto& [nccl, told] :
        {std::pair{"fail=ncclCommInitRankConfig:2:2", "ncclCommInitRankConfig: "},
         std::pair{"absent=2", "ncclCommInitRankConfig: "},
+        std::pair{"fail=ncclCommSplit:2:2", "ncclCommSplit: "},
         std::pair{"fail=ncclGetUniqueId:2:1", "ncclGetUniqueId: "}}) {
     JobOptions options = on_one_host(3);
     options.environment = {{"LIGHT_GPU_OPERATIONS", "auto"}};

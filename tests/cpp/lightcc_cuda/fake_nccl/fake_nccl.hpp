@@ -2,15 +2,14 @@
 //
 // - Ranks are processes or threads, which meet in shared memory named by the unique id.
 // - Communicators are blocking: making, splitting and connecting wait for all ranks, or the abort
-// by
-//   another thread. No two threads may call one at a time.
+//   by another thread. No two threads may call one at a time.
 // - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
 //   its peers without end, as NCCL does, until ncclCommAbort().
 // - ncclCommAbort() and ncclCommDestroy() free memory of the GPU. So they wait for the operations
-// of
-//   all communicators that were split off the same one.
+//   of all communicators that were split off the same one.
 // - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
-//   operator and root. A handle that was destroyed or aborted is refused.
+//   operator and root. A handle that was destroyed or aborted is refused, and ends the process
+//   where its error is asked for.
 #pragma once
 
 #include <string>
@@ -31,6 +30,7 @@ namespace lightcc::cuda::fake {
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
 ///   lost=0             1: ncclCommAbort() does not return
+///   asked=MS           ncclCommGetAsyncError() takes so long
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
 void set_nccl(const std::string& settings);
 
