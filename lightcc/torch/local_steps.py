@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
+    from lightcc.torch.fsdp import Replicas
+
 _log = logging.getLogger(__name__)
 _STATE = "local_steps"
 _BLOCK = 128  # Elements that share a scale.
@@ -98,7 +100,7 @@ class LocalSteps(torch.optim.Optimizer):
         outer_lr: float | None = None,
         compression: Any = Compression.int4,
         dense_compression: Any = Compression.none,
-        workers: str = "hosts",
+        workers: str | Replicas = "hosts",
         backward_passes_per_step: int = 1,
     ) -> None:
         """Takes over an optimizer, or several that have a part of the parameters each.
@@ -122,7 +124,9 @@ class LocalSteps(torch.optim.Optimizer):
                 `.int8`, `.topk(...)`, `.fp16`, `.bf16` or `.none`.
             dense_compression: How gradients travel in the dense phase, as of DistributedOptimizer.
             workers: "hosts": ranks of a host combine gradients in every step. "ranks": each rank
-                trains on its own, as it has to in an elastic job.
+                trains on its own, as it has to in an elastic job. What `fsdp.replicate()` returned:
+                its replicas, whose ranks hold shards and exchange those; its `gradients` take the
+                place of `dense_compression`.
             backward_passes_per_step: As of DistributedOptimizer, where ranks combine gradients.
 
         Raises:
@@ -156,6 +160,7 @@ class LocalSteps(torch.optim.Optimizer):
         self._momenta: dict[torch.Tensor, torch.Tensor] = {}
         for it in self._given:
             name_parameters(it.param_groups, self._named)  # Checks that all have names.
+        self._replicas = None if isinstance(workers, str) else workers
         self._worker: ProcessSet | None = None
         if workers == "hosts" and any(len(ranks) > 1 for ranks in _world.current().hosts):
             if os.environ.get("HOROVOD_ELASTIC") == "1":
@@ -180,7 +185,9 @@ class LocalSteps(torch.optim.Optimizer):
         ranks = global_process_set if self._is_dense else self._worker
         compression = self._dense_compression if self._is_dense else Compression.none
         self._combining = ()
-        if ranks is not None:
+        if self._replicas is not None:
+            self._replicas.average_gradients(self._is_dense)
+        elif ranks is not None:
             self._combining = tuple(
                 DistributedOptimizer(
                     it,
@@ -307,13 +314,13 @@ class LocalSteps(torch.optim.Optimizer):
         if self._count == 0:
             return
         names = self._trained()
-        deltas = self._combined({p: _moved(self._starts[p], p) for p in names}, names)
+        deltas = self._combined({p: _moved(self._starts[p], _own(p)) for p in names}, names)
         for p, delta in deltas.items():
             if self.outer_momentum > 0:
                 momentum = self._momenta.setdefault(p, torch.zeros_like(delta))
                 momentum.mul_(self.outer_momentum).add_(delta)
                 delta.add_(momentum, alpha=self.outer_momentum)
-            p.copy_(self._starts[p].sub_(delta, alpha=self.outer_lr))
+            _own(p).copy_(self._starts[p].sub_(delta, alpha=self.outer_lr))
         self._count = 0
 
     def _combined(
@@ -328,7 +335,7 @@ class LocalSteps(torch.optim.Optimizer):
             counts = [-(-moved[p].numel() // _BLOCK) * _BLOCK for p in parameters]
             whole = torch.zeros(sum(counts), dtype=dtype, device=device)
             for p, part in zip(parameters, whole.split(counts), strict=True):
-                part[: p.numel()].view(p.shape).copy_(moved[p])
+                part[: moved[p].numel()].view(moved[p].shape).copy_(moved[p])
             wholes.append(whole)
             all_counts.append(counts)
         means = mpi_ops.grouped_allreduce(
@@ -336,9 +343,10 @@ class LocalSteps(torch.optim.Optimizer):
             name=f"LocalSteps.{digest_of(names.values())}",
             compression=self._compression,
             op=Average,
+            process_set=self._replicas.process_set if self._replicas else global_process_set,
         )
         return {
-            p: part[: p.numel()].view(p.shape)
+            p: part[: moved[p].numel()].view(moved[p].shape)
             for parameters, mean, counts in zip(rows.values(), means, all_counts, strict=True)
             for p, part in zip(parameters, mean.split(counts), strict=True)
         }
@@ -347,7 +355,7 @@ class LocalSteps(torch.optim.Optimizer):
         """Notes the weights of parameters that have not been stepped yet."""
         for p in self._trained():
             if p not in self._starts:
-                self._starts[p] = _wide(p)
+                self._starts[p] = _wide(_own(p))
 
     def _trained(self) -> dict[torch.Tensor, str]:
         names = name_parameters(self.param_groups, self._named)
@@ -441,7 +449,7 @@ def _checked(optimizers: Any, is_named: bool) -> tuple[torch.optim.Optimizer, ..
 
 
 def _check(
-    every: int, dense_steps: int, outer_lr: float, outer_momentum: float, workers: str
+    every: int, dense_steps: int, outer_lr: float, outer_momentum: float, workers: str | Replicas
 ) -> None:
     if every < 1 or dense_steps < 0 or not outer_lr > 0 or not 0 <= outer_momentum < 1:
         msg = (
@@ -450,9 +458,18 @@ def _check(
             " 0, and one of at least 0 and below 1"
         )
         raise ValueError(msg)
-    if workers not in ("hosts", "ranks"):
-        msg = f"workers is {workers!r}; allowed are 'hosts' and 'ranks'"
+    if workers not in ("hosts", "ranks") and not hasattr(workers, "average_gradients"):
+        msg = (
+            f"workers is {workers!r}; allowed are 'hosts', 'ranks', and what fsdp.replicate()"
+            " returned"
+        )
         raise ValueError(msg)
+
+
+def _own(p: torch.Tensor) -> torch.Tensor:
+    """Returns what this rank has of a parameter: its shard, or all of it."""
+    shard: torch.Tensor = p.to_local() if hasattr(p, "to_local") else p  # A DTensor has it.
+    return shard
 
 
 def _wide(p: torch.Tensor) -> torch.Tensor:
@@ -471,8 +488,8 @@ def _as_loaded(
 ) -> dict[torch.Tensor, torch.Tensor]:
     for position, tensor in saved.items():
         p = parameters.get(position)
-        if p is None or p.shape != tensor.shape:
-            shape = "no such parameter" if p is None else f"the shape {tuple(p.shape)}"
+        if p is None or _own(p).shape != tensor.shape:
+            shape = "no such parameter" if p is None else f"the shape {tuple(_own(p).shape)}"
             msg = (
                 f"the state of LocalSteps has a tensor of shape {tuple(tensor.shape)} for parameter"
                 f" {position}, and the optimizer has {shape}"

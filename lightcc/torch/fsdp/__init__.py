@@ -16,7 +16,7 @@ large for a host is sharded over all ranks:
 See docs/guides/sharded.md.
 """
 
-from lightcc.torch.fsdp._replicas import host_mesh, replicate
+from lightcc.torch.fsdp._replicas import Replicas, host_mesh, replicate
 from lightcc.torch.fsdp._shards import compress
 
-__all__ = ["compress", "host_mesh", "replicate"]
+__all__ = ["Replicas", "compress", "host_mesh", "replicate"]

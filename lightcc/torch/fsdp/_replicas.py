@@ -67,9 +67,30 @@ def host_mesh(device_type: str = "cpu") -> DeviceMesh:
     return DeviceMesh(device_type, torch.tensor(hosts), mesh_dim_names=("replicate", "shard"))
 
 
+class Replicas:
+    """The replicas of a sharded model, as `replicate()` has made them.
+
+    `LocalSteps` takes them as its workers.
+    """
+
+    def __init__(self, process_set: ProcessSet, exchanges: list[_Exchange]) -> None:
+        """Knows the ranks of the same shards, and the hooks of all FSDP modules."""
+        self.process_set = process_set
+        self._exchanges = exchanges
+
+    def average_gradients(self, wanted: bool) -> None:
+        """Has backward passes average gradients over the replicas, or leave them apart.
+
+        Every rank must call it between the same two backward passes. Where it is never called,
+        they average.
+        """
+        for exchange in self._exchanges:
+            exchange.averages = wanted
+
+
 def replicate(
     model: nn.Module, mesh: DeviceMesh, *, gradients: Any = None, name: str = "fsdp"
-) -> None:
+) -> Replicas:
     """Makes replicas of a sharded model: alike from now on, with gradients averaged over all.
 
     Call it once, after `fully_shard(..., mesh=mesh["shard"])` of all modules, and after a
@@ -90,6 +111,9 @@ def replicate(
             of `Compression` that the engine carries out, as `Compression.topk(0.05)`.
         name: Begins the names of the operations. Another one for each model of a program.
 
+    Returns:
+        What `LocalSteps` takes as its workers, for replicas that train on their own.
+
     Raises:
         ValueError: This cannot work, and the text says why: a mesh of two dimensions was given, or
             the model is sharded over replicas, has no FSDP modules, is on the meta device, or has
@@ -105,14 +129,17 @@ def replicate(
     rows = check_alike("replicate", said, groups, tuple(ranks))
     replicas = one_process_set_of(sorted(set(rows)))
     _broadcast(model, replicas, name)
+    exchanges: list[_Exchange] = []
     if len(ranks) == 1:
-        return
+        return Replicas(replicas, exchanges)
     for module_name, (module, group) in groups.items():
         if compressor is not None:
             module.set_reduce_scatter_unused_params(True, recurse=False)
-        module.set_all_reduce_hook(
+        exchanges.append(
             _Exchange(group, f"{name}.{module_name}", compressor, replicas.process_set_id)
         )
+        module.set_all_reduce_hook(exchanges[-1])
+    return Replicas(replicas, exchanges)
 
 
 class _Exchange:
@@ -121,6 +148,7 @@ class _Exchange:
     def __init__(
         self, group: Any, name: str, compressor: EngineCompressor | None, replicas: int | None
     ) -> None:
+        self.averages = True
         self._group = group
         self._name = name
         self._replicas = replicas
@@ -134,6 +162,8 @@ class _Exchange:
     def __call__(self, shard: torch.Tensor) -> None:
         """Averages a flat shard over the replicas, in place: at once, or until the pass ends."""
         self._finish()  # A module that ran twice comes twice, and FSDP adds to the first result.
+        if not self.averages:
+            return
         if not self._group.all_reduce_grads:
             # FSDP adds the zeros to `.grad`, and what was held comes with the last micro-batch.
             self._held = shard.clone() if self._held is None else self._held.add_(shard)

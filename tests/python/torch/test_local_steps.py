@@ -391,7 +391,7 @@ def test_what_does_not_suit_is_refused_with_what_is_allowed() -> None:
             "outer_lr is 0.0",
             "outer_momentum is 1.0",
             "dense_steps is -1",
-            "'hosts' and 'ranks'",
+            "'hosts', 'ranks', and what fsdp.replicate() returned",
             "auto compression is for DistributedOptimizer",
             "compression is 'int8'",
             "expected a torch.optim.Optimizer",

@@ -124,6 +124,60 @@ def test_dense_steps_are_those_of_torch(tmp_path: Path) -> None:
     spawn_ranks(dense_steps_are_those_of_torch, 4, os.fspath(tmp_path / "store"), hosts=HOSTS)
 
 
+def replicas_train_on_their_own(store: str) -> None:
+    """As one for two steps, and then each host by itself, as if it were alone with torch's FSDP."""
+    start(store)
+    mesh = fsdp.host_mesh()
+    model = sharded(mesh["shard"])
+    replicas = fsdp.replicate(model, mesh["replicate"])
+    optimizer = hvd.LocalSteps(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        every=2,
+        dense_steps=2,
+        outer_momentum=0.5,
+        outer_lr=0.8,
+        compression=hvd.Compression.none,
+        workers=replicas,
+    )
+    other = sharded(mesh["shard"])
+    alone = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def step(model: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        optimizer.step()
+
+    step(model, optimizer, 0)
+    step(model, optimizer, 1)
+    check_replicas(model, mesh["replicate"])
+    with torch.no_grad():
+        for mine, its in zip(other.parameters(), model.parameters(), strict=True):
+            mine.copy_(its)
+    starts, momentum = values(model), torch.zeros(())
+    for first in (2, 4):
+        for number in (first, first + 1):
+            step(other, alone, number)
+            if number == first + 1:
+                saved = optimizer.state_dict()
+                optimizer.load_state_dict(saved)
+            step(model, optimizer, number)
+        delta = starts - values(other)
+        dist.all_reduce(delta, group=mesh["replicate"].get_group())
+        delta /= 2
+        momentum = 0.5 * momentum + delta
+        starts = starts - 0.8 * (delta + 0.5 * momentum)
+        torch.testing.assert_close(values(model), starts, atol=1e-6, rtol=0)
+        check_replicas(model, mesh["replicate"])
+        with torch.no_grad():
+            for mine, its in zip(other.parameters(), model.parameters(), strict=True):
+                mine.copy_(its)
+
+
+def test_replicas_train_on_their_own(tmp_path: Path) -> None:
+    spawn_ranks(replicas_train_on_their_own, 4, os.fspath(tmp_path / "store"), hosts=HOSTS)
+
+
 def sent() -> int:
     return int(hvd.stats()["compressed_sent_bytes"])
 
