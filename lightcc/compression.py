@@ -78,9 +78,9 @@ class EngineCompressor(Compressor):
     """Leaves tensors to the engine, which compresses what it sends between hosts itself.
 
     What a step does not send, or rounds away, is added to what the next one has to send (error
-    feedback), so nothing is lost, only late. Within a host everything travels. Tensors that are
-    small (`LIGHT_TOPK_THRESHOLD`) or not of a floating-point dtype travel as they are, and so does
-    everything where all ranks share a host.
+    feedback), so nothing is lost, only late. Within a host everything travels. Tensors that are not
+    of a floating-point dtype travel as they are, and so does everything where all ranks share a
+    host. So do all-reduces of small tensors (`LIGHT_TOPK_THRESHOLD`).
 
     A residual belongs to the name of the operation. See `save_compression_state()`.
     """

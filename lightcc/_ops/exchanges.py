@@ -60,8 +60,8 @@ def allgather(
         name: Matches this call across ranks; see `lightcc`.
         process_set: The ranks that take part.
         compression: As in `allreduce()`, but for top-k. Between hosts, int8 and int4 send rounded
-            elements, and every rank gets the same ones, also of its own. Nothing is kept back. A
-            rank whose rows have a NaN or an infinity gives NaN.
+            elements, and every rank gets the same ones, also of its own. Nothing is kept back, and
+            rows of any size are rounded. A rank whose rows have a NaN or an infinity gives NaN.
 
     Returns:
         A new tensor of shape (sum of rows, ...), the same on every rank.

@@ -62,6 +62,14 @@ def current_world(what: str) -> Any:
     return world
 
 
+def check_torch(*methods: str) -> None:
+    """Raises RuntimeError where this torch's FSDP modules lack one of these methods."""
+    for method in methods:
+        if not hasattr(FSDPModule, method):
+            msg = f"torch {torch.__version__} lacks FSDPModule.{method}()"
+            raise RuntimeError(msg)
+
+
 def check_alike(operation: str, said: str, modules: Iterable[str], own: Any) -> list[Any]:
     """Returns the `own` of each rank; ValueError where ranks do not say the same of equal modules.
 

@@ -27,6 +27,7 @@ from lightcc.process_sets import one_process_set_of
 from lightcc.torch import mpi_ops
 from lightcc.torch.fsdp._modules import (
     check_alike,
+    check_torch,
     compressor_of,
     current_world,
     described,
@@ -119,9 +120,13 @@ def replicate(
             the model is sharded over replicas, has no FSDP modules, is on the meta device, or has
             parameters in none; or ranks called it with different arguments.
         TypeError: `gradients` is none of the above.
+        RuntimeError: This torch lacks what this needs of FSDP.
         HorovodInternalError: A rank failed. On all ranks.
     """
     compressor = compressor_of(gradients, "gradients")
+    check_torch(
+        "set_all_reduce_hook", *(["set_reduce_scatter_unused_params"] if compressor else [])
+    )
     ranks = _ranks_of(mesh)
     groups = param_groups(model)
     _check_shards(model, groups, ranks)

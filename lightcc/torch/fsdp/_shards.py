@@ -17,7 +17,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from lightcc import _world
 from lightcc._binding import _core
@@ -28,6 +27,7 @@ from lightcc.torch.distributed._reductions import reduction
 from lightcc.torch.distributed._work import Work
 from lightcc.torch.fsdp._modules import (
     check_alike,
+    check_torch,
     compressor_of,
     current_world,
     described,
@@ -95,9 +95,7 @@ def compress(
         RuntimeError: This torch has no collectives that can be exchanged.
         HorovodInternalError: A rank failed. On all ranks.
     """
-    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-        msg = f"torch {torch.__version__} lacks FSDPModule.set_custom_reduce_scatter()"
-        raise RuntimeError(msg)
+    check_torch("set_custom_reduce_scatter", "set_reduce_scatter_unused_params")
     gathers, scatters = compressor_of(weights, "weights"), compressor_of(gradients, "gradients")
     _check_ways(gathers, scatters, resident)
     current_world("compress()")
