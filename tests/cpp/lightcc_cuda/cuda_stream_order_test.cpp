@@ -64,17 +64,6 @@ TEST_F(CudaStreamOrder, nobody_asks_the_driver_again_and_again_when_it_rings) {
   }
 }
 
-TEST_F(CudaStreamOrder, default_streams_are_streams_too) {
-  const auto order = make_stream_order();
-  for (const std::uintptr_t handle : {0U, 1U, 2U}) {
-    const auto event = value(order->record({{0, handle}}));
-    ASSERT_NE(event, nullptr);
-    while (!value(event->is_ready())) {
-      std::this_thread::yield();
-    }
-  }
-}
-
 TEST_F(CudaStreamOrder, nothing_is_to_be_waited_for_without_a_stream) {
   EXPECT_EQ(value(make_stream_order()->record({{1, std::nullopt}})), nullptr);
 }

@@ -1,13 +1,11 @@
 // Compressed all-reduces of the fake GPU's tensors: between hosts of one rank, by way of the host,
 // and on two levels with NCCL within hosts. They have the bits of host memory, and top-k selects
 // and adds up on the GPU, with nothing but lists copied.
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,27 +197,6 @@ TEST(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
   });
 }
 
-TEST(CudaTopkJobs, float64_goes_by_way_of_the_host) {
-  run_gpu_job(options(), [](World& world, int rank) {
-    const Framework framework;
-    Numbers data = numbers_of(rank, kCount + 1);  // Memory, of half as many elements.
-    const auto of_float64 = [&](const char* name) {
-      Operation operation = compressed(operation_on(OpType::kAllreduce, name, data));
-      operation.input.dtype = DataType::kFloat64;
-      operation.input.shape.front() /= 2;
-      operation.output = operation.input;
-      return operation;
-    };
-    const Tensor tensor(framework, data);
-    ASSERT_TRUE(run_one(world, tensor.put(of_float64("on_gpu"))).ok());
-    ASSERT_TRUE(run_one(world, of_float64("on_host")).ok());
-    const Numbers got = tensor.read();
-    EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(got)), std::as_bytes(std::span(data))));
-    EXPECT_EQ(world.stats().compression.tensors, 2U);
-    EXPECT_EQ(world.stats().compression.on_device, 0U);
-  });
-}
-
 TEST(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
   fake::set("devices=2");
   run_gpu_job(options(), [](World& world, int rank) {
@@ -234,50 +211,6 @@ TEST(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
     (void)value(run_together(world, std::move(operations)));
     EXPECT_EQ(tensors[0].read(), tensors[1].read());
     EXPECT_EQ(world.stats().compression.on_device, 2U);
-  });
-}
-
-TEST(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
-  run_gpu_job(options(), [](World& world, int rank) {
-    const Framework framework;
-    const Numbers numbers = numbers_of(rank, kCount);
-    const CompressionSpec spec{.ratio = 0.02};
-    reduce(world, framework, numbers, spec);
-    const auto saved = world.save_compression();
-    ASSERT_TRUE(saved.ok()) << saved.status().message();
-    ASSERT_EQ(saved->size(), 1U);
-    const Numbers second = reduce(world, framework, numbers, spec);
-    // Twice as much of everything, and the same once more.
-    ASSERT_TRUE(world.load_compression(saved->front()).ok());
-    ASSERT_TRUE(world.scale_compression(2.0, 0, {saved->front().name}).ok());
-    const auto twice = [](Numbers doubled) {
-      std::ranges::transform(doubled, doubled.begin(), [](float number) { return 2 * number; });
-      return doubled;
-    };
-    EXPECT_EQ(reduce(world, framework, twice(numbers), spec), twice(second));
-    ASSERT_TRUE(world.scale_compression(0.5, 0, {saved->front().name}).ok());
-    ASSERT_TRUE(world.load_compression(saved->front()).ok());
-    EXPECT_EQ(reduce(world, framework, numbers, spec), second);
-    EXPECT_EQ(world.stats().compression.on_device, 4U);
-  });
-}
-
-TEST(CudaTopkJobs, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
-  JobOptions with_a_set = options();
-  with_a_set.process_sets = {{0, 2}};
-  with_a_set.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
-  run_gpu_job(with_a_set, [](World& world, int rank) {
-    const Framework framework;
-    if (rank != 1) {
-      train(world, rank / 2, &framework, {}, 1);
-      EXPECT_GT(world.stats().compression.on_device, 0U);
-      EXPECT_EQ(world.save_compression()->size(), 3U);
-    }
-    wait_for_all(world);
-    Operation removal = bare(OpType::kRemoveProcessSet);
-    removal.request.signature.root_or_peer = 1;
-    (void)value(run_one(world, std::move(removal)));
-    EXPECT_EQ(world.save_compression()->size(), 0U);
   });
 }
 

@@ -34,9 +34,14 @@ std::unique_ptr<Work> wait_in_vain(NcclComms& comms, const std::shared_ptr<NcclC
 
 TEST(NcclAbort, an_abort_waits_for_no_communicator_that_is_yet_to_be_aborted) {
   const auto body = [](NcclComms& comms, const Comms& all, int rank) {
-    std::vector<std::unique_ptr<Work>> works;  // They are dropped before their end.
+    std::vector<std::unique_ptr<Work>> works;
     for (const auto& comm : all) {
       works.push_back(rank == 0 ? wait_in_vain(comms, comm) : nullptr);
+    }
+    works.clear();  // Before their end.
+    if (rank == 0) {
+      EXPECT_EQ(finish(*make_nccl_group(comms, all[0], 0, 2)->barrier()).code(),
+                ErrorCode::kShutDown);
     }
   };
   run_members({.nccl = kConnected, .comms = 3}, body);

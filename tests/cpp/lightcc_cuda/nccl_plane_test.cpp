@@ -48,20 +48,6 @@ TEST(NcclPlane, every_operation_has_the_hosts_result_on_hosts_that_differ_and_on
   }
 }
 
-TEST(NcclPlane, buckets_are_counted_by_what_carries_them) {
-  run_nccl_job_on_tensors(on_one_host(2), [](const RankOnGpu& on) {
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAdasum}) {
-      ASSERT_TRUE(run_one(on.world, on.tensor.in(OpType::kAllreduce, "t", op)).ok());
-    }
-    Numbers data = numbers_of(on.rank);
-    ASSERT_TRUE(run_one(on.world, operation_on(OpType::kAllreduce, "t", data)).ok());
-    const DeviceBuckets counted = on.world.stats().device_buckets;
-    EXPECT_EQ(counted.by_own_plane, 2U);
-    EXPECT_EQ(counted.staged, 1U);
-    EXPECT_EQ(counted.on_levels, 0U);
-  });
-}
-
 TEST(NcclPlane, is_the_default_where_a_rank_has_gpus) {
   for (const bool has_gpus : {true, false}) {
     JobOptions options = on_one_host(2);
@@ -192,6 +178,54 @@ TEST(NcclPlane, messages_go_by_way_of_the_host_and_may_lie_on_any_gpu_beside_it)
     EXPECT_EQ(tensor.read(), numbers_of(0));
     EXPECT_EQ(operations_of_nccl(), before);
   });
+}
+
+// ---- Operations of many communicators, where a GPU has room for one operation at a time.
+
+constexpr int kRanks = 2;
+
+/// Sums many tensors, each in a bucket of its own. Returns how many streams NCCL has had.
+int streams_of_job(const std::string& nccl, const std::string& asked = "") {
+  JobOptions options = on_one_host(kRanks);
+  options.environment = {{"LIGHT_NUM_STREAMS", "4"}};
+  if (!asked.empty()) {
+    options.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = asked;
+  }
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 5; };
+  int streams = 0;
+  fake::set_nccl(nccl);
+  run_nccl_job(std::move(options), [&](World& world, int rank) {
+    const Framework framework(rank);
+    std::vector<Tensor> tensors;
+    tensors.reserve(8);
+    std::vector<Operation> operations;
+    for (std::size_t i = 0; i < 8; ++i) {
+      tensors.emplace_back(framework, numbers_of(rank));
+      operations.push_back(tensors.back().in(OpType::kAllreduce, "t" + std::to_string(i)));
+      operations.back().request.signature.fusion = {FusionRule::kNone, 0};
+    }
+    // All at once: one that has ended before the next begins leaves a lane to it.
+    (void)value(world.wait(value(world.start(std::move(operations), {})), {}));
+    for (const Tensor& tensor : tensors) {
+      EXPECT_EQ(tensor.read(), sums_of({0, 1}));
+    }
+    if (rank == 0) {
+      streams = fake::streams_of_nccl();
+    }
+  });
+  return streams;
+}
+
+TEST(NcclOrder, operations_of_all_communicators_take_turns_on_one_stream) {
+  // NCCL could keep the order, but is not asked to.
+  EXPECT_EQ(streams_of_job("room=1,version=22602"), kRanks);
+  EXPECT_EQ(streams_of_job("room=1,version=22602", "0"), kRanks);
+  // It is asked to, but does not know of that.
+  EXPECT_EQ(streams_of_job("room=1,version=22505", "1"), kRanks);
+}
+
+TEST(NcclOrder, each_lane_has_a_stream_where_nccl_keeps_the_order) {
+  EXPECT_GT(streams_of_job("room=1,ordered=1,version=22602", "1"), kRanks);
 }
 
 // ---- Failures.
@@ -484,14 +518,6 @@ TEST(NcclPlane, an_nccl_that_uses_gpu_0_for_all_ranks_is_warned_of) {
               version == "22105")
         << said;
   }
-}
-
-TEST(NcclPlane, a_driver_without_uuids_has_gpus_told_apart_by_their_addresses) {
-  EXPECT_GT(operations_of_reduction("devices=2,without=cuDeviceGetUuid_v2"), 0);
-  // Slices differ in their UUIDs alone, which the first of these drivers tells.
-  EXPECT_GT(operations_of_reduction("devices=2,mig=1", "version=23000"), 0);
-  EXPECT_EQ(operations_of_reduction("devices=2,mig=1,without=cuDeviceGetUuid_v2", "version=23000"),
-            0);
 }
 
 }  // namespace
