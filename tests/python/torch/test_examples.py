@@ -15,6 +15,7 @@ import pytest
 import torch
 from examples_played import EXAMPLES
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
+from launchers import free_ports
 
 from lightcc.bench.models import MODELS as KNOWN
 from lightcc.testing import spawn_ranks
@@ -110,6 +111,23 @@ def test_the_language_model_beats_character_frequencies() -> None:
     said = played(2, "pytorch_char_lm.py", "--minutes", "0.2")
     assert "it writes: 'The " in said
     assert "all ranks hold the same weights, bit for bit" in said
+
+
+@pytest.mark.extra
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("flags", [(), ("--hsdp",)])
+def test_a_sharded_model_learns_text_and_goes_on(flags: tuple[str, ...], tmp_path: Path) -> None:
+    bits = []
+    for begin, end in ((0, 20), (20, 30)):
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+        common |= {"WORLD_SIZE": "4", "LIGHT_TOPK_THRESHOLD": "0"}
+        words = [*flags, "--checkpoint", str(tmp_path / "checkpoint"), "--steps", str(end)]
+        env = [common | {"RANK": str(rank)} for rank in range(4)]
+        results = spawn_ranks(play, 4, "fsdp_text.py", *words, env=env, hosts=[0, 0, 1, 1])
+        said = re.search(rf"^step {begin} to {end}, 4 ranks: (\d\.\d+) bits", results[0][1])
+        assert said, results[0][1]
+        bits.append(float(said[1]))
+    assert bits[1] < bits[0] < 4.5  # By frequency alone: 4.6.
 
 
 @pytest.mark.slow
