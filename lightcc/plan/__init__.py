@@ -7,6 +7,7 @@
 - `buckets` has what one bucket of gradients does, by algorithm and compression.
 - `sequencer` is rank 0's: which gradients share a bucket, and when it is announced.
 - `simulator` plays steps with all of these.
+- `sharding` has ways of sharding: the memory of each, its bytes, and its step.
 
 See docs/running/plan.md.
 """

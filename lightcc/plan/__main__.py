@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc.bench.arguments import positive, rate, share
-from lightcc.bench.layer_table import TableError, read_table
+from lightcc.bench.layer_table import GRADIENT_BYTES, TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.sharding import ways
 from lightcc.plan.simulator import predict, where_time_goes
 from lightcc.plan.site import Site, SlowHost, Variant
-from lightcc.plan.workload import WorkloadError, from_table, from_timeline
+from lightcc.plan.workload import WorkloadError, from_parameters, from_table, from_timeline
 from lightcc.timeline.trace import TraceError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lightcc.plan.workload import Workload
 
-_MAX_FACTOR = 1e6
+_MAX_FACTOR, _MAX_PARAMETERS = 1e6, 1e13
 _FAILURES = (TableError, TraceError, WorkloadError, CostsError)
 _OVERSUBSCRIPTION = "rates of a rack's hosts over that of its up-link (1)"
 
@@ -43,6 +44,15 @@ def _seconds(text: str) -> float:
         msg = f"'{text}' is not a number of seconds"
         raise argparse.ArgumentTypeError(msg)
     return value
+
+
+def _count(text: str) -> int:
+    """A number of parameters."""
+    value = _number(text)
+    if not 1 <= value <= _MAX_PARAMETERS:
+        msg = f"'{text}' is not a number from 1 to {_MAX_PARAMETERS:g}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(value)
 
 
 def _number(text: str) -> float:
@@ -70,6 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", metavar="NAME", help="of the table of models")
+    what.add_argument("--parameters", type=_count, metavar="N", help="as 7e9, with --compute")
     what.add_argument("--trace", type=Path, metavar="FILE", help="rank 0's timeline of a training")
     add = parser.add_argument
     add("--hosts", type=positive, required=True, metavar="N")
@@ -85,6 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
     add("--layers", type=Path, metavar="FILE", help="another table")
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, as --json shows them")
+    add("--memory", type=_seconds, metavar="GB", help="of a rank: compare ways of sharding")
+    add("--module", type=_count, metavar="N", help="parameters of FSDP2's largest module")
     add("--where", action="store_true", help="say where the time goes")
     add("--json", action="store_true", help="for programs")
     return parser
@@ -117,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.tcp is not None and args.tcp > args.link:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
+    if args.parameters is not None and args.compute is None:
+        parser.error("--parameters needs --compute: nobody knows what their step takes")
     for slow in args.slow_host:
         if slow.host >= args.hosts:
             parser.error(f"--slow-host {slow.host}: there are hosts 0 to {args.hosts - 1}")
@@ -127,6 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         costs = Costs() if args.costs is None else Costs.read(args.costs)
         tcp, slow = args.tcp or args.link, tuple(args.slow_host)
         site = Site(args.hosts, args.gpus, args.link, tcp, args.rack, args.oversubscription, slow)
+        if args.memory is not None:
+            largest = max(it.num_bytes for it in workload.gradients) // GRADIENT_BYTES
+            sharded = list(ways(workload, site, costs, module=args.module or largest))
+            sys.stdout.write(report.shards(workload, site, sharded, args.memory * 1e9))
+            return 0
         steps = [
             predict(workload, variant, site, costs)
             for variant in variants_of(site, args.topk_ratio)
@@ -144,6 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _workload(args: argparse.Namespace) -> Workload:
+    if args.parameters is not None:
+        return from_parameters(args.parameters)
     if args.trace is not None:
         return from_timeline(args.trace)
     table = read_table(args.layers)

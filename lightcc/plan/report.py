@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc.plan.costs import Costs
+    from lightcc.plan.sharding import Way
     from lightcc.plan.simulator import Prediction
     from lightcc.plan.site import Site, Variant
     from lightcc.plan.workload import Workload
 
-__all__ = ["as_dict", "text"]
+__all__ = ["as_dict", "shards", "text"]
 
 _ENOUGH = 0.97  # So near the best variant, no variable is worth setting.
 
@@ -28,14 +29,8 @@ def text(
     where: dict[str, float] | None = None,
 ) -> str:
     """Returns a table for a terminal, and what to set; `where`: and what would be saved."""
-    tcp = f", TCP {_rate(site.tcp_bps)}" if site.tcp_bps < site.link_bps else ""
     lines = [
-        f"{workload.name}: {size(workload.num_bytes)} of gradients, "
-        f"{duration(workload.step_s)} of computing",
-        *textwrap.wrap(workload.source, 98, initial_indent="  ", subsequent_indent="  "),
-        f"{site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)} each{tcp}",
-        *_uneven(site),
-        "",
+        *_head(workload, site),
         f"{'variant':<17} {'step':>8} {'bound':>8} {'efficiency':>10} {'hidden':>8} {'exposed':>8} "
         f"{'sent/host':>10}",
     ]
@@ -50,6 +45,40 @@ def text(
         lines += ["", f"{steps[0].variant.name} would be shorter by, if this took no time:"]
         lines += [f"  {name:<12} {duration(max(gain, 0.0)):>9}" for name, gain in where.items()]
     return "\n".join([*lines, "", *_advice(steps)]) + "\n"
+
+
+def shards(workload: Workload, site: Site, found: Sequence[Way], memory_bytes: float) -> str:
+    """Returns ways of sharding as a table, and the line that sets the fastest that fits."""
+    lines = [
+        *_head(workload, site),
+        f"{'way':<23} {'a rank':>8}  {'fits':<4} {'sent/host':>9} {'step':>8}",
+    ]
+    lines += [
+        f"{way.name:<23} {size(way.memory_bytes):>8}  "
+        f"{'yes' if way.memory_bytes <= memory_bytes else 'no':<4} "
+        f"{size(way.sent_bytes):>9} {duration(way.step_s):>8}"
+        for way in found
+    ]
+    fitting = [way for way in found if way.memory_bytes <= memory_bytes]
+    if not fitting:
+        return "\n".join([*lines, "", "nothing fits: take more ranks"]) + "\n"
+    best = min(fitting, key=lambda way: way.step_s)
+    return (
+        "\n".join([*lines, "", f"the fastest that fits is {best.name}:", f"  {best.line}"]) + "\n"
+    )
+
+
+def _head(workload: Workload, site: Site) -> list[str]:
+    """Returns what a table is about."""
+    tcp = f", TCP {_rate(site.tcp_bps)}" if site.tcp_bps < site.link_bps else ""
+    return [
+        f"{workload.name}: {size(workload.num_bytes)} of gradients, "
+        f"{duration(workload.step_s)} of computing",
+        *textwrap.wrap(workload.source, 98, initial_indent="  ", subsequent_indent="  "),
+        f"{site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)} each{tcp}",
+        *_uneven(site),
+        "",
+    ]
 
 
 def _advice(steps: Sequence[Prediction]) -> list[str]:

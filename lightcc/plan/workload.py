@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Kinds of operations.
 _OF_GRADIENTS = ("ALLREDUCE", "ADASUM", "REDUCESCATTER")
+_MODULES = 32
 
 
 class WorkloadError(ValueError):
@@ -62,6 +63,14 @@ def from_table(training: Training) -> Workload:
         gradients += [Gradient(now, GRADIENT_BYTES * count) for count in reversed(layer.counts)]
     source = f"{training.gpu}, {training.source}"
     return Workload(training.name, source, training.step_s, tuple(gradients))
+
+
+def from_parameters(count: int) -> Workload:
+    """Returns a step of a second of so many parameters, in modules that are alike."""
+    size = GRADIENT_BYTES * max(1, count // _MODULES)
+    ready = [(_MODULES + 2 * i) / (3 * _MODULES) for i in range(1, _MODULES + 1)]
+    gradients = tuple(Gradient(at, size) for at in ready)
+    return Workload(f"{count:.3g} parameters", f"{_MODULES} equal modules", 1.0, gradients)
 
 
 def from_timeline(path: Path) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import lightcc as hvd
 from lightcc.bench.layer_table import read_table
 from lightcc.plan.__main__ import main
 from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.sharding import ways
 from lightcc.plan.simulator import Prediction, predict
 from lightcc.plan.site import Site, Variant
 from lightcc.plan.workload import Gradient, Workload, from_table, from_timeline
@@ -104,6 +106,52 @@ def test_a_workload_of_the_table_has_all_gradients_in_order() -> None:
     assert workload.num_bytes == training.gradient_bytes
     assert ready == sorted(ready)
     assert ready[-1] == pytest.approx(training.step_s)
+
+
+def test_ways_of_sharding_are_those_computed_by_hand() -> None:
+    # A billion parameters, 10 s of computing, 4 GB/s within a host, and 1 GB/s between the two.
+    quarters = tuple(Gradient(10.0, 10**9) for _ in range(4))
+    workload = Workload("billion", "test", 10.0, quarters)
+    costs = dataclasses.replace(FREE, host_s_per_byte=0.25e-9)
+    found = list(ways(workload, site(2, 4, 8.0), costs, module=10**6))
+    code8, code4 = 1 + 2 / 128, 0.5 + 2 / 128
+    # GB of a rank, GB that a host sends; seconds beside computing and what all reduce in memory.
+    expected = {
+        "DDP": (16, 4, 0),
+        "DDP, int8": (16 + 1, code8, 0),
+        "DDP, int4": (16 + 1, code4, 0),
+        "HSDP": (4.008, 4, 1),
+        "HSDP, int8": (5.008, code8, 1),
+        "HSDP, int4": (5.008, code4, 1),
+        "FSDP2": (2.008, 6, 0.5),
+        "FSDP2, int8/int8": (3.008, 1.5 * code8, 0.5),
+        "FSDP2, int8/int4": (3.008, code8 + code4 / 2, 0.5),
+        "FSDP2, int8/int4, kept": (4.008, (code8 + code4) / 2, 0.5),
+    }
+    assert {way.name for way in found} == set(expected)
+    for way in found:
+        memory, sent, more = expected[way.name]
+        assert way.memory_bytes == pytest.approx(memory * 1e9), way
+        assert way.sent_bytes == pytest.approx(sent * 1e9), way
+        # Chunks of DDP and HSDP are reduced in memory while others cross.
+        shortest = 10 + sent + more + (0 if way.name[0] in "DH" else 1)
+        assert shortest <= way.step_s <= shortest + 1 + 1e-9, way
+
+
+def test_the_command_says_which_way_of_sharding_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--parameters", "7e8", "--hosts", "2", "--gpus", "8", "--link", "25g", "--memory"]
+    compute = ["--compute", "0.2"]
+    assert main([*asked, "8", *compute]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^DDP +11.2 GB +no +2.8 GB ", text, re.MULTILINE)
+    assert text.endswith('  fsdp.replicate(model, mesh["replicate"], gradients="int4")\n')
+    assert main([*asked, "1", *compute]) == 0
+    assert capsys.readouterr().out.endswith("fits is FSDP2:\n  fully_shard()\n")
+    assert main([*asked, "0.1", *compute]) == 0
+    assert "nothing fits" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*asked, "8"])
+    assert "--parameters needs --compute" in capsys.readouterr().err
 
 
 def train(path: str) -> None:
