@@ -51,10 +51,10 @@ def shards(workload: Workload, site: Site, found: Sequence[Way], memory_bytes: f
     """Returns ways of sharding as a table, and the line that sets the fastest that fits."""
     lines = [
         *_head(workload, site),
-        f"{'way':<23} {'a rank':>8}  {'fits':<4} {'sent/host':>9} {'step':>8}",
+        f"{'way':<26} {'a rank':>8}  {'fits':<4} {'sent/host':>9} {'step':>8}",
     ]
     lines += [
-        f"{way.name:<23} {size(way.memory_bytes):>8}  "
+        f"{way.name:<26} {size(way.memory_bytes):>8}  "
         f"{'yes' if way.memory_bytes <= memory_bytes else 'no':<4} "
         f"{size(way.sent_bytes):>9} {duration(way.step_s):>8}"
         for way in found

@@ -25,14 +25,15 @@ _STATE_BYTES = 16  # A parameter's weight and gradient, and two moments of AdamW
 _ALL = "hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.{})"
 _REPLICAS = 'fsdp.replicate(model, mesh["replicate"], gradients={})'
 _SHARDS = 'fsdp.compress(model, weights="{}", gradients="{}")'
+_RESIDENT = f"{_SHARDS[:-1]}, resident=True)"
 
-
-# Weights, gradients, and whether what was gathered stays in the host for the backward pass.
+# Weights, gradients, and where gathered weights stay, so that the backward pass gathers no more.
 _SHARDED = (
-    ("", "", False),
-    ("int8", "int8", False),
-    ("int8", "int4", False),
-    ("int8", "int4", True),
+    ("", "", ""),
+    ("int8", "int8", ""),
+    ("int8", "int4", ""),
+    ("int8", "int4", "kept"),
+    ("int4", "int4", "resident"),
 )
 
 
@@ -72,22 +73,24 @@ def ways(workload: Workload, site: Site, costs: Costs, *, module: int) -> Iterat
             memory = _STATE_BYTES * count / gpus + kept + gathered
             line = _REPLICAS.format(f'"{kind}"' if kind else None)
             yield Way(f"HSDP{title}", memory, sent, found.step_s + in_host_s, line)
-    for weights, gradients, back in _SHARDED:
+    for weights, gradients, where in _SHARDED:
         across = (hosts - 1) / hosts * count
-        gathers = 2 - back  # Those that cross, forward and backward.
+        gathers = 1 if where else 2  # Those that cross, forward and backward.
         code = CODE_BYTES.get(weights, GRADIENT_BYTES), CODE_BYTES.get(gradients, GRADIENT_BYTES)
         sent = across * (gathers * code[0] + code[1])
         residuals = 2 * GRADIENT_BYTES * across / gpus if gradients else 0.0
         memory = _STATE_BYTES * count / site.ranks + gathered + residuals
-        memory += back * GRADIENT_BYTES * count / gpus
+        memory += {"": 0, "kept": 1 / gpus, "resident": 1}[where] * GRADIENT_BYTES * count
         share = costs.shared_rate if hosts > 2 else 1.0
         link_s = 8 * costs.wire_bytes_per_byte * sent / (site.tcp_bps * share)
         codes = ((gathers if weights else 0) + bool(gradients)) * GRADIENT_BYTES * count / gpus
         step_s = workload.step_s * max((slow.compute for slow in site.slow), default=1.0)
         step_s += max(link_s, costs.tcp_s_per_byte * sent / gpus) + 1.5 * in_host_s
         step_s += codes * costs.compress_s_per_byte
-        name = f"FSDP2{f', {weights}/{gradients}' if weights else ''}{', kept' if back else ''}"
-        line = _SHARDS.format(weights, gradients) if weights else "fully_shard()"
-        yield Way(
-            name, memory, sent, step_s, f"reshard_after_forward={gpus}; {line}" if back else line
+        name = ", ".join(
+            it for it in ("FSDP2", f"{weights}/{gradients}", where) if it not in ("", "/")
         )
+        line = (_RESIDENT if where == "resident" else _SHARDS).format(weights, gradients)
+        if where == "kept":
+            line = f"reshard_after_forward={gpus}; {line}"
+        yield Way(name, memory, sent, step_s, line if weights else "fully_shard()")

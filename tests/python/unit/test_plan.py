@@ -127,6 +127,7 @@ def test_ways_of_sharding_are_those_computed_by_hand() -> None:
         "FSDP2, int8/int8": (3.008, 1.5 * code8, 0.5),
         "FSDP2, int8/int4": (3.008, code8 + code4 / 2, 0.5),
         "FSDP2, int8/int4, kept": (4.008, (code8 + code4) / 2, 0.5),
+        "FSDP2, int4/int4, resident": (7.008, code4, 0.5),
     }
     assert {way.name for way in found} == set(expected)
     for way in found:
