@@ -91,12 +91,12 @@ class NcclCalls {
   NcclCalls(const NcclLibrary& library,
             const Driver& driver,
             const KernelTable& kernels,
-            NcclComm& comm,
-            NcclHandle* handle)
-      : library_(library), driver_(driver), kernels_(kernels), comm_(comm), handle_(handle) {}
+            NcclComm& comm)
+      : library_(library), driver_(driver), kernels_(kernels), comm_(comm) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
-  NcclHandle* comm() const { return handle_; }
+  /// Null once it is aborted, which NCCL refuses. To be asked for each call.
+  NcclHandle* comm() const { return comm_.handle_; }
   StreamHandle* stream() const { return comm_.stream_->get(); }
   Status check(NcclCode code, const char* what) const { return library_.check(code, what); }
   /// Makes the calls of `body` begin together.
@@ -121,7 +121,6 @@ class NcclCalls {
   const Driver& driver_;
   const KernelTable& kernels_;
   NcclComm& comm_;
-  NcclHandle* handle_;
 };
 
 using NcclOperation = std::function<Status(const NcclCalls&)>;

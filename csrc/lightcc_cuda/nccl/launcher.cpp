@@ -387,7 +387,10 @@ void NcclLauncher::launch_all(const std::shared_ptr<const SharedGpu>& gpu) {
       finish(*job, launched);
       end_span(std::move(span), job->status());
     } else {
-      launched_.push_back({.job = job, .deadline = deadline, .span = std::move(span)});
+      launched_.push_back({.job = job,
+                           .deadline = deadline,
+                           .span = std::move(span),
+                           .next_look = clock_.now() + kErrorInterval});
       if (is_idle_ || job->passing_->is_over()) {
         wakeup_->ring();  // Else that will ring.
       }
@@ -416,8 +419,7 @@ Status NcclLauncher::launch(NcclJob& job,
                             EventNotifier& notifier,
                             std::unique_ptr<OpenSpan>& span) {
   NcclComm& comm = *job.comm_;
-  NcclHandle* const handle = comm.handle_;
-  if (handle == nullptr || comm.stream_ == nullptr) {
+  if (comm.handle_ == nullptr || comm.stream_ == nullptr) {
     return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job.what_.c_str());
   }
   const Driver& driver = gpu->driver();
@@ -432,10 +434,10 @@ Status NcclLauncher::launch(NcclJob& job,
     span = rows_->begin({.trace = job.trace_, .what = job.what_}, stream);
   }
   const NcclOperation run = std::exchange(job.run_, nullptr);
-  LIGHTCC_RETURN_IF_ERROR(run(NcclCalls(setup_.library, driver, kernels, comm, handle)));
+  LIGHTCC_RETURN_IF_ERROR(run(NcclCalls(setup_.library, driver, kernels, comm)));
   for (const NcclOp op : std::exchange(comm.ops_, {})) {
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().destroy_op(op, handle), "ncclRedOpDestroy"));
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(setup_.library.call().destroy_op(op, comm.handle_),
+                                                 "ncclRedOpDestroy"));
   }
   if (span != nullptr) {
     const MutexLock lock(mutex_);

@@ -101,7 +101,7 @@ class NcclLauncher : public std::enable_shared_from_this<NcclLauncher> {
     std::shared_ptr<NcclJob> job;
     TimePoint deadline;              // From when the GPU could begin.
     std::unique_ptr<OpenSpan> span;  // Null: no timeline.
-    TimePoint next_look{};           // For what no thread of the driver tells.
+    TimePoint next_look;             // For what no thread of the driver tells.
     bool has_inputs = false;
 
     const Stream* stream() const { return job->comm_->stream_.get(); }

@@ -86,20 +86,17 @@ std::optional<NcclLauncher::Chore> NcclLauncher::next_chore() {
 }
 
 Status NcclLauncher::split_off(const Chore& chore, const Driver& driver) {
-  NcclHandle* world = nullptr;
-  {
-    const MutexLock lock(mutex_);
-    world = world_->handle_;
-  }
-  if (world == nullptr) {
-    return was_aborted("the communicator");
-  }
   const bool is_member = chore.position >= 0;
   if (is_member) {
     LIGHTCC_ASSIGN_OR_RETURN(chore.comm->stream_, stream_for_comm(driver));
   }
   NcclConfig config;
   NcclHandle* made = nullptr;
+  NcclHandle* world = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    world = world_->handle_;  // Null: it was aborted, and NCCL refuses it.
+  }
   Status done =
       setup_.library.check(setup_.library.call().split(world,
                                                        is_member ? chore.part : kNcclNoColor,

@@ -1,4 +1,5 @@
 // How communicators end while others of the same GPU wait for peers that do not come.
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -69,6 +70,25 @@ TEST(NcclAbort, a_communicator_that_goes_when_its_launch_has_failed_is_not_asked
     comms.free(all.front());
     EXPECT_EQ(finish(*work).message(), "failed");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  run_members({.members = 1}, body);
+}
+
+TEST(NcclAbort, a_launch_that_goes_on_calls_no_communicator_that_was_aborted_meanwhile) {
+  const auto body = [](NcclComms& comms, const Comms& all, int) {
+    std::atomic<bool> is_launched = false;
+    const auto work = comms.start(all.front(), "call", [&](const NcclCalls& calls) {
+      is_launched = true;
+      while (fake::live_nccl() > 0) {
+        nap();
+      }
+      return calls.check(calls.nccl().send(nullptr, 0, kNcclUint8, 0, calls.comm(), nullptr), "");
+    });
+    while (!is_launched) {
+      nap();
+    }
+    comms.abort();
+    EXPECT_NE(finish(*work).code(), ErrorCode::kOk);
   };
   run_members({.members = 1}, body);
 }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -133,9 +135,14 @@ inline NcclHandle* add(std::shared_ptr<Comm> comm) {
   comms[++last_handle] = std::move(comm);
   return reinterpret_cast<NcclHandle*>(last_handle);
 }
+/// Null: there is no handle.
 inline std::shared_ptr<Comm> find(NcclHandle* handle) {
   const std::lock_guard lock(comms_mutex);
   const auto found = comms.find(reinterpret_cast<std::uintptr_t>(handle));
+  if (found == comms.end() && handle != nullptr) {  // NCCL would read memory that it has freed.
+    (void)std::fprintf(stderr, "fake NCCL: a communicator that is gone is called\n");
+    std::abort();
+  }
   return found == comms.end() ? nullptr : found->second;
 }
 inline void remove(NcclHandle* handle) {

@@ -8,8 +8,7 @@
 // - ncclCommAbort() and ncclCommDestroy() free memory of the GPU. So they wait for the operations
 //   of all communicators that were split off the same one.
 // - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
-//   operator and root. A handle that was destroyed or aborted is refused, and ends the process
-//   where its error is asked for.
+//   operator and root. A handle that was destroyed or aborted ends the process.
 #pragma once
 
 #include <string>
