@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "lightcc/control/agreement.hpp"
 
@@ -85,6 +86,16 @@ const Operation* MemoryInUse::find_reader(const Range& range) const {
 }
 
 Status MemoryInUse::add(const Operation& operation) {
+  if (alone_ != nullptr) {
+    LIGHTCC_RETURN_IF_ERROR(take_in(*std::exchange(alone_, nullptr)));
+  } else if (written_.empty() && read_.empty() && crossing_.empty()) {
+    alone_ = &operation;
+    return {};
+  }
+  return take_in(operation);
+}
+
+Status MemoryInUse::take_in(const Operation& operation) {
   const Range written = written_by(operation);
   const Range read = read_by(operation, written);
   for (const Range& range : {written, read}) {
@@ -110,6 +121,10 @@ Status MemoryInUse::add(const Operation& operation) {
 }
 
 void MemoryInUse::remove(const Operation& operation) {
+  if (alone_ == &operation) {
+    alone_ = nullptr;
+    return;
+  }
   const Range written = written_by(operation);
   if (!written.empty()) {
     erase(written_, written_.find(written.begin));
@@ -127,6 +142,7 @@ void MemoryInUse::remove(const Operation& operation) {
 }
 
 void MemoryInUse::clear() {
+  alone_ = nullptr;
   written_.clear();
   read_.clear();
   crossing_.clear();

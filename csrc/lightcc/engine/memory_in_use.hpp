@@ -3,7 +3,8 @@
 // Two operations on the same memory, one of which writes, have no defined result, and no error
 // either. So the second one is refused when it is submitted. Ranges that are written are disjoint,
 // as each was refused otherwise: a lookup is that of an ordered map. Ranges that are only read may
-// cross; those that do, which are few if any, are looked through one by one.
+// cross; those that do, which are few if any, are looked through one by one. An operation that is
+// in flight alone, as each of a sequence is that are waited for, is only noted.
 #pragma once
 
 #include <cstddef>
@@ -48,6 +49,7 @@ class MemoryInUse {
   static Range range_of(const TensorRef& tensor);
   static const Operation* find(const Users& users, const Range& range);
   const Operation* find_reader(const Range& range) const;
+  Status take_in(const Operation& operation);
   Range written_by(const Operation& operation) const;
   /// `written`: by the same operation.
   static Range read_by(const Operation& operation, const Range& written);
@@ -55,6 +57,7 @@ class MemoryInUse {
   void erase(Users& users, Users::iterator user);
 
   int rank_;
+  const Operation* alone_ = nullptr;  // The only one, which is not in what follows.
   Users written_;
   Users read_;                           // Disjoint as well.
   std::vector<Reader> crossing_;         // The other ranges that are read.
