@@ -215,6 +215,23 @@ class World:
         what has a name.
         """
 
+    def repeat_allreduce(
+        self,
+        tensor: object,
+        in_place: bool,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int | None,
+        /,
+    ) -> Any:
+        """Does an allreduce that was done before, and returns the result; None: there was none such.
+
+        It is one that `allreduce()` was told waits, under the same name, of a tensor of the same
+        kind, and with the same arguments.
+        """
+
     def allreduce_each(
         self,
         tensors: Sequence[Any],

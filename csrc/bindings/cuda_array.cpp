@@ -45,7 +45,7 @@ const char* typestr_of(DataType dtype) {
 }
 
 const std::byte* data_of(const CudaArray& array) {
-  return output_data(element_size(array.dtype), array.shape, array.memory);
+  return output_data(array.dtype, array.shape, array.memory);
 }
 
 py::dict to_interface(const CudaArray& array) {

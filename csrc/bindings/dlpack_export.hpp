@@ -77,7 +77,7 @@ std::unique_ptr<Export<Managed>> make_export(lightcc::DataType dtype,
   made->managed.context = made.get();
   made->managed.deleter = &Export<Managed>::release;
   made->managed.tensor = {
-      .data = output_data(element_size(dtype), shape, output),
+      .data = output_data(dtype, shape, output),
       .device = {.type = memory.kind == MemoryKind::kCuda ? kCuda : kCpu, .id = memory.device},
       .dimensions = static_cast<std::int32_t>(shape.size()),
       .dtype = type_of(dtype),

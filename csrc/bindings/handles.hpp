@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <pybind11/pybind11.h>
@@ -37,6 +38,20 @@ struct Pending {
 std::int64_t add_pending(Pending pending);
 /// Forgets all operations of `world`, which has ended: waiting for one raises ShutDownError.
 void abandon_pending(const WorldBinding* world);
+
+/// Has `wait` wait, without the GIL. It is given what says whether a signal's handler has raised,
+/// which then is `interruption`.
+template <typename Wait>
+auto wait_for_engine(std::optional<pybind11::error_already_set>& interruption, const Wait& wait) {
+  const pybind11::gil_scoped_release nogil;
+  return wait([&interruption] {
+    const pybind11::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) {
+      interruption.emplace();
+    }
+    return interruption.has_value();
+  });
+}
 
 void register_handles(pybind11::module_& module);
 

@@ -24,6 +24,7 @@
 #include "handles.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "repeats.hpp"
 #include "results_on_gpus.hpp"
 #include "stats.hpp"
 #include "store_binding.hpp"
@@ -334,6 +335,7 @@ void register_world(py::module_& module) {
            &WorldBinding::finish,
            "Waits until GPUs have finished all that is done so far; raises the world's error.")
       .def("shutdown", &WorldBinding::shutdown);
+  register_repeats(type);
   module.def("set_current",
              &set_current,
              "world"_a,

@@ -88,7 +88,7 @@ py::object NumpyKind::from_output(const TensorView& like,
                                   const std::vector<std::int64_t>& shape,
                                   std::shared_ptr<OutputBuffer> output) const {
   const py::dtype dtype = py::reinterpret_borrow<py::array>(like.owner).dtype();
-  const std::byte* data = output_data(element_size(like.ref.dtype), shape, output);
+  const std::byte* data = output_data(like.ref.dtype, shape, output);
   if (data == nullptr) {
     return py::array(dtype, shape);
   }

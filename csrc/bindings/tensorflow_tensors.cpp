@@ -167,7 +167,7 @@ void copy_values(TensorView& view) {
   }
   auto memory = std::make_shared<OutputBuffer>(bytes);
   if (bytes > 0) {
-    std::byte* const data = output_data(element_size(view.ref.dtype), view.ref.shape, memory);
+    std::byte* const data = output_data(view.ref.dtype, view.ref.shape, memory);
     const py::gil_scoped_release nogil;
     std::memcpy(data, view.ref.data, bytes);
   }

@@ -108,13 +108,18 @@ void check_aligned(const void* data, std::size_t element_bytes) {
   }
 }
 
-std::byte* output_data(std::size_t element_bytes,
-                       const std::vector<std::int64_t>& shape,
-                       const std::shared_ptr<OutputBuffer>& output) {
-  std::size_t bytes = element_bytes;
+std::size_t byte_count(DataType dtype, const std::vector<std::int64_t>& shape) {
+  std::size_t bytes = element_size(dtype);
   for (const std::int64_t extent : shape) {
     bytes *= static_cast<std::size_t>(extent);
   }
+  return bytes;
+}
+
+std::byte* output_data(DataType dtype,
+                       const std::vector<std::int64_t>& shape,
+                       const std::shared_ptr<OutputBuffer>& output) {
+  const std::size_t bytes = byte_count(dtype, shape);
   if (bytes == 0) {
     return nullptr;
   }

@@ -99,10 +99,11 @@ std::optional<DataType> builtin_data_type(char kind, std::ptrdiff_t bytes);
 [[noreturn]] void throw_not_contiguous();
 [[noreturn]] void throw_read_only();
 [[noreturn]] void throw_unsupported_dtype(const std::string& name);
+std::size_t byte_count(DataType dtype, const std::vector<std::int64_t>& shape);
 void check_aligned(const void* data, std::size_t element_bytes);
 /// The start of `output`: null where a tensor of `shape` has no bytes. EngineError where the buffer
 /// is too small.
-std::byte* output_data(std::size_t element_bytes,
+std::byte* output_data(DataType dtype,
                        const std::vector<std::int64_t>& shape,
                        const std::shared_ptr<OutputBuffer>& output);
 

@@ -148,6 +148,7 @@ struct WorldBinding::Call {
   bool is_list = false;  ///< The result is a list.
   bool in_place = false;
   bool waits = false;
+  bool repeats = false;  ///< Perhaps: one named tensor, and the caller waits.
 };
 
 WorldBinding::WorldBinding(WorldPtr world, Knobs knobs)
@@ -237,8 +238,14 @@ std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<TensorView> outputs) {
   const OpType op = operations.front().request.signature.op;
   const bool from_any = operations.front().from_any;
-  Handle handle = value_or_throw(
-      world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
+  const bool repeats = call.repeats && operations.front().input.memory.kind == MemoryKind::kHost &&
+                       tensors.front().ref.data != nullptr;
+  const auto repeated = repeats ? repeats_.expect(operations.front()) : nullptr;
+  Handle handle = value_or_throw(world_->start(
+      std::move(operations), {.grouping = call.grouping, .waits = call.waits, .repeats = repeats}));
+  if (repeats) {
+    repeated->handle = handle;
+  }
   return add_pending({.world = shared_from_this(),
                       .handle = std::move(handle),
                       .op = op,
@@ -257,13 +264,16 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      OptionalSet process_set,
                                      bool waits,
                                      std::string sequence) {
+  const bool repeats =
+      waits && !grouped && name.value.has_value() && sequence.empty() && !reduce.compression;
   return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kAllreduce, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .in_place = in_place,
-                 .waits = waits},
+                 .waits = waits,
+                 .repeats = repeats},
                 to_tensors(tensors, grouped, access(in_place)));
 }
 
@@ -422,16 +432,8 @@ std::int64_t WorldBinding::remove_process_set(std::int32_t process_set) {
 
 void WorldBinding::finish() {
   std::optional<py::error_already_set> interruption;
-  const Status finished = [&] {
-    const py::gil_scoped_release nogil;
-    return world_->finish([&] {
-      const py::gil_scoped_acquire gil;
-      if (PyErr_CheckSignals() != 0) {
-        interruption.emplace();
-      }
-      return interruption.has_value();
-    });
-  }();
+  const Status finished = wait_for_engine(
+      interruption, [&](const auto& is_interrupted) { return world_->finish(is_interrupted); });
   release_finished();
   if (interruption) {
     throw py::error_already_set(*interruption);

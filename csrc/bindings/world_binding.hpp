@@ -16,6 +16,7 @@
 
 #include "arguments.hpp"
 #include "lightcc_cuda/staging/stream_order.hpp"
+#include "repeats.hpp"
 #include "tensors.hpp"
 
 namespace lightcc::bindings {
@@ -57,6 +58,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   ~WorldBinding();
 
   World& engine() { return *world_; }
+  const Repeats& repeats() const { return repeats_; }
   bool dynamic_process_sets() const { return knobs_.dynamic_process_sets; }
   const Knobs& knobs() const { return knobs_; }
   bool failed() const { return world_->failed(); }
@@ -156,6 +158,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
   Knobs knobs_;
+  Repeats repeats_;
   std::shared_ptr<cuda::StreamOrder> stream_order_;  ///< Null: there was no CUDA tensor yet.
 };
 

@@ -152,8 +152,11 @@ def allreduce(
         >>> hvd.allreduce(np.array([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5) / hvd.size()
         array([0.5, 1. ])
     """
-    is_plain = compression is NoneCompressor
-    sent, context = (tensor, None) if is_plain else compression.compress(tensor)
+    if compression is NoneCompressor:
+        return _allreduce_now(
+            tensor, NEW, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    sent, context = compression.compress(tensor)
     handle = _world.current().allreduce(
         sent,
         ONE,
@@ -164,11 +167,32 @@ def allreduce(
         postscale_factor,
         set_id(process_set),
         WAITS,
-        None if is_plain else engine_spec(compression),
+        engine_spec(compression),
     )
-    result: Tensor = _core.wait(handle)
-    if not is_plain:
-        result = compression.decompress(result, context)
+    result: Tensor = compression.decompress(_core.wait(handle), context)
+    return result
+
+
+def _allreduce_now(
+    tensor: Tensor,
+    in_place: bool,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Tensor:
+    # What was done before takes few checks; all else is looked at as for an asynchronous call.
+    world = _world.current()
+    number = set_id(process_set)
+    chosen = op if average is None and op is not None else choose_op(average, op)
+    result: Tensor | None = world.repeat_allreduce(
+        tensor, in_place, name, chosen, prescale, postscale, number
+    )
+    if result is None:
+        how = (name, check_op(chosen), prescale, postscale, number)
+        result = _core.wait(world.allreduce(tensor, ONE, in_place, *how, WAITS))
     return result
 
 
@@ -222,19 +246,9 @@ def allreduce_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allreduce(
-        tensor,
-        ONE,
-        IN_PLACE,
-        name,
-        choose_op(average, op),
-        prescale_factor,
-        postscale_factor,
-        set_id(process_set),
-        WAITS,
+    return _allreduce_now(
+        tensor, IN_PLACE, average, name, op, prescale_factor, postscale_factor, process_set
     )
-    result: Tensor = _core.wait(handle)
-    return result
 
 
 def grouped_allreduce_async(

@@ -8,6 +8,14 @@ namespace {
 // So many entries are kept for operations that follow.
 constexpr std::size_t kMaxSpareEntries = 64;
 
+Status name_is_taken(const Signature& signature) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "Requested to allreduce, allgather, or broadcast a tensor with the same name "
+                    "as another tensor that is currently being processed. If you want to request "
+                    "another tensor, use a different tensor name. (name '%s')",
+                    signature.name.c_str());
+}
+
 }  // namespace
 
 // An all-or-nothing group is known by its first member's name; names are unique while in flight.
@@ -50,11 +58,7 @@ Status OperationTable::reserve(const std::vector<Operation>& operations) {
     set_key(entry.key(), s.process_set, s.name);
     const auto taken = entries_.insert(std::move(entry));
     if (!taken.inserted) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "Requested to allreduce, allgather, or broadcast a tensor with the same "
-                        "name as another tensor that is currently being processed. If you want to "
-                        "request another tensor, use a different tensor name. (name '%s')",
-                        s.name.c_str());
+      return name_is_taken(s);
     }
     reserved_.push_back(&*taken.position);
   }
@@ -114,15 +118,58 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
     return refused;
   }
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    InFlight& made = reserved_[i]->second;
-    made.handle = state;
-    made.index = i;
-    made.key = &reserved_[i]->first;
-    new_.push_back(&made);
+    announce(*reserved_[i], state, i);
   }
   in_flight_count_.fetch_add(operations.size(), std::memory_order_release);
   new_count_.store(new_.size(), std::memory_order_release);
   return state;
+}
+
+void OperationTable::announce(Entries::value_type& entry, const Handle& state, std::size_t index) {
+  InFlight& made = entry.second;
+  made.handle = state;
+  made.index = index;
+  made.key = &entry.first;
+  new_.push_back(&made);
+}
+
+// hot
+Status OperationTable::repeat(const Handle& state, void* input, void* output) {
+  const MutexLock lock(mutex_);
+  if (!error_.ok()) {
+    return error_;
+  }
+  if (state->idle.empty()) {
+    for (const auto& entry : entries_) {
+      if (entry.second.handle == state) {
+        return name_is_taken(entry.second.signature());
+      }
+    }
+    return make_error(ErrorCode::kInvalidArgument, "that operation cannot be repeated");
+  }
+  Operation& operation = state->idle.mapped().operation;
+  operation.input.data = input;
+  if (!operation.output.has_value()) {
+    operation.output = operation.input;
+  }
+  operation.output->data = output;
+  auto entry = entries_.insert(std::move(state->idle));
+  if (!entry.inserted) {
+    state->idle = std::move(entry.node);
+    return name_is_taken(operation.request.signature);
+  }
+  if (Status refused = memory_.add(operation); !refused.ok()) {
+    state->idle = entries_.extract(entry.position);
+    return refused;
+  }
+  state->done.store(false, std::memory_order_relaxed);
+  state->status = {};
+  state->remaining = 1;
+  state->outcomes.resize(1);
+  announce(*entry.position, state, 0);
+  in_flight_count_.fetch_add(1, std::memory_order_release);
+  new_count_.store(new_.size(), std::memory_order_release);
+  return {};
 }
 
 const std::vector<InFlight*>& OperationTable::take_new() {
@@ -204,8 +251,10 @@ void OperationTable::complete(InFlight& operation, const Status& status, Outcome
   in_flight_count_.fetch_sub(1, std::memory_order_release);
   memory_.remove(operation.operation);
   Entries::node_type entry = entries_.extract(entries_.find(*operation.key));
-  if (spare_.size() < kMaxSpareEntries) {
-    operation.handle.reset();  // What it kept alive goes now.
+  const Handle state = std::move(operation.handle);  // What it kept alive goes now.
+  if (state->repeats) {
+    state->idle = std::move(entry);
+  } else if (spare_.size() < kMaxSpareEntries) {
     operation.operation.allocator = nullptr;
     operation.operation.ready.reset();
     spare_.push_back(std::move(entry));

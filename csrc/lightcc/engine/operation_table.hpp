@@ -23,6 +23,17 @@
 
 namespace lightcc {
 
+/// An operation under way.
+struct InFlight {
+  Operation operation;
+  Handle handle;
+  std::size_t index = 0;             ///< In the handle's outcomes.
+  const std::string* key = nullptr;  ///< Lies in the table's entry.
+  const Signature& signature() const { return operation.request.signature; }
+};
+
+using InFlightByKey = std::unordered_map<std::string, InFlight>;  // By key_of().
+
 /// The fate of what was submitted in one call. `done` is set last.
 struct HandleState {
   std::atomic<bool> done{false};
@@ -32,15 +43,9 @@ struct HandleState {
   std::vector<std::shared_ptr<DeviceEnd>>
       ends;  ///< Those of the outcomes, also when these are taken.
   std::vector<std::function<void()>> callbacks;  ///< Run once when done. Guarded by the table.
-};
-
-/// An operation under way.
-struct InFlight {
-  Operation operation;
-  Handle handle;
-  std::size_t index = 0;             ///< In the handle's outcomes.
-  const std::string* key = nullptr;  ///< Lies in the table's entry.
-  const Signature& signature() const { return operation.request.signature; }
+  bool repeats = false;                          ///< As in SubmitOptions.
+  std::uint32_t process_set = 0;                 ///< The set in which it repeats.
+  InFlightByKey::node_type idle;  ///< What repeats, between two times. Guarded by the table.
 };
 
 /// Thread: any, unless said otherwise.
@@ -54,6 +59,9 @@ class OperationTable {
   Result<Handle> add(std::vector<Operation> operations,
                      Grouping grouping,
                      Handle state = std::make_shared<HandleState>()) LIGHTCC_EXCLUDES(mutex_);
+
+  /// Takes the operation of `state`, which repeats, in again. Errors: of add().
+  Status repeat(const Handle& state, void* input, void* output) LIGHTCC_EXCLUDES(mutex_);
 
   /// What was added since the last call, in order; the table keeps owning them. The list is valid
   /// until the next call. Thread: the progress loop.
@@ -94,11 +102,13 @@ class OperationTable {
   std::uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  using Entries = std::unordered_map<std::string, InFlight>;  // By key_of().
+  using Entries = InFlightByKey;
 
   Status name_all(std::vector<Operation>& operations, Grouping grouping) LIGHTCC_REQUIRES(mutex_);
   Status reserve(const std::vector<Operation>& operations) LIGHTCC_REQUIRES(mutex_);
   Status move_in(std::vector<Operation>& operations) LIGHTCC_REQUIRES(mutex_);
+  void announce(Entries::value_type& entry, const Handle& state, std::size_t index)
+      LIGHTCC_REQUIRES(mutex_);
   void complete_locked(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_REQUIRES(mutex_);
   void finish_handle(HandleState& state) LIGHTCC_REQUIRES(mutex_);

@@ -108,7 +108,10 @@ class WorldImpl final : public World {
   }
 
   Result<Handle> start(std::vector<Operation> operations, const SubmitOptions& options) override {
-    return submit_checked(std::move(operations), options, std::make_shared<HandleState>());
+    auto state = std::make_shared<HandleState>();
+    state->repeats = options.repeats;
+    state->process_set = options.repeats ? operations.front().request.signature.process_set : 0;
+    return submit_checked(std::move(operations), options, std::move(state));
   }
 
   void call_when_done(const Handle& handle, std::function<void()> callback) override {
@@ -125,17 +128,7 @@ class WorldImpl final : public World {
   Result<std::vector<Outcome>> wait(const Handle& handle,
                                     const std::function<bool()>& interrupted,
                                     Until until) override {
-    const auto is_done = [&] { return handle->done.load(std::memory_order_acquire); };
-    if (!is_done()) {
-      let_other_completions_run();
-    }
-    while (!is_done()) {
-      LIGHTCC_RETURN_IF_ERROR(check_alive());
-      loop_->help(is_done, handle.get());
-      if (interrupted && !is_done() && interrupted()) {
-        return make_error(ErrorCode::kTimeout, "the wait was interrupted");
-      }
-    }
+    LIGHTCC_RETURN_IF_ERROR(await_end(*handle, interrupted));
     if (!handle->status.ok()) {
       // What else the call began may go on, on a device.
       (void)await_device(*handle, Until::kFinished, {});
@@ -143,6 +136,24 @@ class WorldImpl final : public World {
     }
     LIGHTCC_RETURN_IF_ERROR(await_device(*handle, until, interrupted));
     return std::move(handle->outcomes);
+  }
+
+  // hot
+  Status repeat(const Handle& handle,
+                void* input,
+                void* output,
+                const std::function<bool()>& interrupted) override {
+    LIGHTCC_RETURN_IF_ERROR(check_alive());
+    if (handle->process_set != kGlobalProcessSet) {
+      const auto sets = core_->process_sets();
+      Operation operation;
+      operation.request.signature.process_set = handle->process_set;
+      LIGHTCC_RETURN_IF_ERROR(
+          find_members(operation, {.sets = *sets, .rank = topology().rank}).status());
+    }
+    LIGHTCC_RETURN_IF_ERROR(operations_.repeat(handle, input, output));
+    LIGHTCC_RETURN_IF_ERROR(await_end(*handle, interrupted));
+    return handle->status;
   }
 
   Result<bool> order(const Handle& handle, std::uintptr_t stream) override {
@@ -356,6 +367,22 @@ class WorldImpl final : public World {
       core_->waker().wake();
     }
     return handle;
+  }
+
+  // Until the handle is done. Errors: of wait(), but what became of the operations.
+  Status await_end(const HandleState& state, const std::function<bool()>& interrupted) {
+    const auto is_done = [&] { return state.done.load(std::memory_order_acquire); };
+    if (!is_done()) {
+      let_other_completions_run();
+    }
+    while (!is_done()) {
+      LIGHTCC_RETURN_IF_ERROR(check_alive());
+      loop_->help(is_done, &state);
+      if (interrupted && !is_done() && interrupted()) {
+        return make_error(ErrorCode::kTimeout, "the wait was interrupted");
+      }
+    }
+    return {};
   }
 
   // The handle is done. One that has failed on a device ends the world, whose error counts.

@@ -50,6 +50,9 @@ struct SubmitOptions {
   /// The caller calls wait() next, on this thread, and so drives the operations itself; nobody else
   /// is woken for them.
   bool waits = false;
+  /// World::repeat() follows. The call is one all-reduce in the host's memory, with a name of its
+  /// own and without a ready event.
+  bool repeats = false;
 };
 
 /// Told once how a call's operations ended: their outcomes in the order of submission, or the first
@@ -214,6 +217,15 @@ class World {
                                     const std::function<bool()>& interrupted) {
     return wait(handle, interrupted, Until::kFinished);
   }
+
+  /// Does the operation of `handle` again, which start() was told repeats, on other memory like the
+  /// first, and waits for it. What was checked and named is not asked for again, and nothing is
+  /// allocated. `interrupted`: as in wait(), which then waits for it. Errors: of start() and
+  /// wait(). Blocks: yes.
+  virtual Status repeat(const Handle& handle,
+                        void* input,
+                        void* output,
+                        const std::function<bool()>& interrupted) = 0;
 
   // What a device has been given and not finished.
 

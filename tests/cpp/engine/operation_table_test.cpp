@@ -1,6 +1,7 @@
 // What is in flight: names, handles, and how everything ends.
 #include "lightcc/engine/operation_table.hpp"
 
+#include <array>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@ std::vector<Operation> operations(const std::vector<std::string>& names,
     all[i].name = names[i];
     all[i].request.signature.process_set = process_set;
     all[i].request.signature.shape = {3};
+    all[i].input.shape = {3};
   }
   return all;
 }
@@ -159,6 +161,44 @@ TEST(OperationTable, fail_all_ends_everything_now_and_later_with_the_first_error
   EXPECT_TRUE(table.take_new().empty());
   EXPECT_EQ(add(table, {"later"}).status().message(), "rank 2 died");
   EXPECT_EQ(table.error().code(), ErrorCode::kPeerFailed);
+}
+
+TEST(OperationTable, what_repeats_comes_back_under_its_name_with_other_memory) {
+  OperationTable table;
+  const auto state = std::make_shared<HandleState>();
+  state->repeats = true;
+  std::array<float, 3> input{};
+  std::array<float, 3> output{};
+  const auto repeat = [&] { return table.repeat(state, input.data(), output.data()); };
+  ASSERT_TRUE(table.add(operations({"a"}), Grouping::kNone, state).ok());
+  EXPECT_EQ(repeat().code(), ErrorCode::kInvalidArgument) << "it is under way";
+  table.complete(*find(table, "a"), {}, {});
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(repeat().ok());
+    EXPECT_FALSE(state->done.load());
+    InFlight* const again = find(table, "a");
+    EXPECT_EQ(table.take_new(), std::vector<InFlight*>{again});
+    EXPECT_EQ(again->operation.input.data, input.data());
+    EXPECT_EQ(again->operation.output->data, output.data());
+    EXPECT_FALSE(add(table, {"a"}).ok()) << "its name is in flight";
+    table.complete(*again, Status(ErrorCode::kMismatch, "apart"), {});
+    EXPECT_EQ(state->status.code(), ErrorCode::kMismatch);
+    EXPECT_TRUE(table.empty());
+  }
+  ASSERT_TRUE(add(table, {"a"}).ok());
+  EXPECT_EQ(repeat().code(), ErrorCode::kInvalidArgument) << "another one has its name";
+  table.complete(*find(table, "a"), {}, {});
+  auto writer = operations({"w"});
+  writer[0].input = {.data = input.data(), .shape = {3}};
+  writer[0].output = writer[0].input;
+  ASSERT_TRUE(table.add(writer, Grouping::kNone).ok());
+  EXPECT_NE(repeat().message().find("which is in flight, writes"), std::string::npos);
+  table.complete(*find(table, "w"), {}, {});
+  ASSERT_TRUE(repeat().ok());
+  EXPECT_TRUE(state->status.ok());
+  table.fail_all(Status(ErrorCode::kPeerFailed, "rank 2 died", 2));
+  EXPECT_EQ(state->status.code(), ErrorCode::kPeerFailed);
+  EXPECT_EQ(repeat().code(), ErrorCode::kPeerFailed);
 }
 
 TEST(OperationTable, a_waiting_thread_is_woken_by_completion_and_by_notify) {

@@ -49,6 +49,29 @@ TEST_P(Worlds, allreduce_sums_over_all_ranks) {
   });
 }
 
+TEST_P(Worlds, a_repeated_allreduce_is_one_like_the_first) {
+  const int size = GetParam().size;
+  run_job(GetParam(), [&](World& world, int rank) {
+    for (const std::size_t count : std::initializer_list<std::size_t>{5, 100'000}) {
+      std::vector<float> first(count, 1.0F);
+      const auto handle = world.start(only(allreduce_of("r" + std::to_string(count), first)),
+                                      {.waits = true, .repeats = true});
+      ASSERT_TRUE(handle.ok());
+      ASSERT_TRUE(world.wait(*handle, {}).ok());
+      for (int round = 0; round < 20; ++round) {
+        std::vector<float> input(count, static_cast<float>(rank + round));
+        std::vector<float> output(count);
+        ASSERT_TRUE(world.repeat(*handle, input.data(), output.data(), {}).ok());
+        const auto sum = static_cast<float>(size * (size - 1) / 2 + size * round);
+        ASSERT_EQ(output, std::vector<float>(count, sum));
+        ASSERT_EQ(input.back(), static_cast<float>(rank + round));
+      }
+    }
+    EXPECT_EQ(world.stats().operations, 42);
+    EXPECT_EQ(world.stats().in_flight, 0);
+  });
+}
+
 TEST_P(Worlds, many_operations_submitted_in_different_orders_all_finish) {
   run_job(GetParam(), [&](World& world, int rank) {
     constexpr int kTensors = 40;

@@ -39,6 +39,25 @@ def test_what_one_rank_reduces_and_broadcasts_is_the_input() -> None:
         check_same(x, before)
 
 
+def test_an_allreduce_that_repeats_follows_what_is_asked_for() -> None:
+    x = np.arange(6, dtype=np.float32)
+    for _ in range(3):
+        for tensor in (x, x.reshape(2, 3), x.astype(np.int64), x[::2].copy(), x[:0].copy()):
+            for _ in range(2):
+                result = hvd.allreduce(tensor, name="repeats")
+                check_same(result, tensor)
+                assert tensor.size == 0 or not np.shares_memory(result, tensor)
+        check_same(hvd.allreduce(x, name="repeats", op=hvd.Sum, prescale_factor=2.0), 2 * x)
+        check_same(hvd.allreduce(x, name="repeats", op=hvd.Sum, postscale_factor=3), 3 * x)
+        y = x.copy()
+        assert hvd.allreduce_(y, name="repeats", op=hvd.Sum, prescale_factor=2.0) is y
+        check_same(y, 2 * x)
+        check_same(hvd.allreduce(np.float32(7), name="repeats"), np.array(7, np.float32))
+    y.flags.writeable = False
+    with pytest.raises(ValueError, match="required to be writable"):
+        hvd.allreduce_(y, name="repeats", op=hvd.Sum, prescale_factor=2.0)
+
+
 def test_moving_operations_of_one_rank_are_the_input() -> None:
     for dtype, shape in KINDS:
         x = pattern(dtype, shape or (1,))
