@@ -1,6 +1,5 @@
 // Collectives on tensors of fake GPUs by the fake NCCL, beside the host's plane; what ranks are
 // told where it fails, and what they agree on before.
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -399,22 +398,6 @@ TEST(NcclPlane, by_default_a_start_that_fails_on_one_rank_goes_by_way_of_the_hos
     }
     EXPECT_EQ(fake::live_nccl(), 0);
   }
-}
-
-TEST(NcclPlane, gpus_are_looked_for_once) {
-  fake::set("");
-  std::atomic<int> looks = 0;
-  WorldOptions options;
-  options.knobs.gpu_operations = "nccl";
-  options.epoch.size = 1;
-  const auto staging = make_staging();
-  options.staging = {staging};
-  options.planes = {make_nccl_plane(staging, [&] {
-    ++looks;
-    return find_gpus();
-  })};
-  EXPECT_TRUE(World::create(std::move(options)).ok());
-  EXPECT_EQ(looks, 1);
 }
 
 // ---- What ranks agree on.
