@@ -157,18 +157,9 @@ def allreduce(
             tensor, NEW, average, name, op, prescale_factor, postscale_factor, process_set
         )
     sent, context = compression.compress(tensor)
-    handle = _world.current().allreduce(
-        sent,
-        ONE,
-        NEW,
-        name,
-        choose_op(average, op),
-        prescale_factor,
-        postscale_factor,
-        set_id(process_set),
-        WAITS,
-        engine_spec(compression),
-    )
+    how = (name, choose_op(average, op), prescale_factor, postscale_factor, set_id(process_set))
+    spec = engine_spec(compression)
+    handle = _world.current().allreduce(sent, ONE, NEW, *how, WAITS, spec)
     result: Tensor = compression.decompress(_core.wait(handle), context)
     return result
 

@@ -44,9 +44,11 @@ __all__ = [
 
 def records(*tensors: Any) -> bool:
     """Returns whether torch would record an operation on `tensors`."""
-    return torch.is_grad_enabled() and any(
-        getattr(tensor, "requires_grad", False) for tensor in tensors
-    )
+    if torch.is_grad_enabled():
+        for tensor in tensors:  # any() of a generator takes twice as long.
+            if getattr(tensor, "requires_grad", False):
+                return True
+    return False
 
 
 class _Function(torch.autograd.Function):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from lightcc._ops import reductions
 from lightcc._ops.reductions import (
     Adasum,
@@ -39,12 +41,15 @@ from lightcc.torch.autograd import (
     HorovodReducescatter,
     records,
 )
-from lightcc.torch.compression import Compression, by_engine, refuse_gradients
+from lightcc.torch.compression import (
+    Compression,
+    NoneCompressor,
+    by_engine,
+    refuse_gradients,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from lightcc.torch.compression import Compressor
 
@@ -120,26 +125,25 @@ def allreduce(
         >>> weight.grad
         tensor([1., 1.])
     """
+    is_plain = compression is NoneCompressor and not records(tensor)
+    if is_plain and not torch.compiler.is_compiling():
+        return reductions.allreduce(
+            tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set
+        )
     op = choose_op(average, op)
     sent, context = compression.compress(tensor)
     if compiled := operators(process_set, compression):
-        how = (op, prescale_factor, postscale_factor, process_set.process_set_id)
-        output = compiled.allreduce(sent, name, *how)
+        output = compiled.allreduce(
+            sent, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        )
     elif records(sent):
         refuse_gradients(compression)
         output = HorovodAllreduce.apply(
             sent, None, name, op, prescale_factor, postscale_factor, process_set
         )
     else:
-        output = reductions.allreduce(
-            sent,
-            name=name,
-            compression=by_engine(compression),
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-        )
+        how = (op, prescale_factor, postscale_factor, process_set)
+        output = reductions.allreduce(sent, None, name, by_engine(compression), *how)
     reduced: torch.Tensor = compression.decompress(output, context)
     return reduced
 
