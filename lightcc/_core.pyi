@@ -114,6 +114,7 @@ class CompressionSpec:
         exact: bool = False,
         warmup_steps: int = 0,
         momentum: float = 0.0,
+        two_bits: bool = False,
     ) -> None:
         """Takes the spec of top-k; ValueError where a number is out of its range."""
 
@@ -133,6 +134,10 @@ class CompressionSpec:
     def ratio(self) -> float: ...
     @property
     def fp16(self) -> bool: ...
+    @property
+    def two_bits(self) -> bool:
+        """Whether values travel as signs and means of two classes."""
+
     @property
     def exact(self) -> bool: ...
     @property

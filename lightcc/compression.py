@@ -160,16 +160,20 @@ class TopKCompressor(EngineCompressor):
 
     Args:
         ratio: Share of the elements that each host sends, above 0, at most 1.
-        fp16: Whether values travel as float16. What the rounding takes away stays in the residual.
+        fp16: Another spelling of `values="fp16"`.
         warmup_steps: For so many steps the share falls from 25% to `ratio`, exponentially.
         momentum_correction: Whether momentum is applied to the residual instead of by the
             optimizer, as in Deep Gradient Compression. `True` takes the momentum of the optimizer
             (only DistributedOptimizer knows it); a number is the momentum.
         exact: Whether exactly `ratio` of the elements are sent, of equal ones the first; otherwise
             about as many, which is faster.
+        values: How values travel. "fp32": as they are. "fp16": as float16. "2bit": as a sign and
+            one of two magnitudes of 4,096 elements, 1.75 bytes an element with its place, where
+            "fp32" takes 6; float16 and float64 travel as they are then. What rounding takes away
+            stays in the residual. `None`: "fp16" or "fp32", as `fp16` says.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or `values` is another word.
     """
 
     label = "top-k"
@@ -182,10 +186,15 @@ class TopKCompressor(EngineCompressor):
         momentum_correction: bool | float = False,
         *,
         exact: bool = False,
+        values: str | None = None,
     ) -> None:
         """Takes the arguments of the class."""
+        if values not in (None, "fp32", "fp16", "2bit") or (fp16 and values not in (None, "fp16")):
+            msg = f"values is {values!r} and fp16 {fp16}; allowed are 'fp32', 'fp16' and '2bit'"
+            raise ValueError(msg)
         self.ratio = ratio
-        self.fp16 = fp16
+        self.values = values or ("fp16" if fp16 else "fp32")
+        self.fp16 = self.values == "fp16"
         self.warmup_steps = warmup_steps
         self.momentum_correction = momentum_correction
         self.exact = exact
@@ -195,7 +204,8 @@ class TopKCompressor(EngineCompressor):
         """Returns what it does, as messages say it."""
         correction = ", with momentum correction" if self.momentum_correction else ""
         warmup = f", after {self.warmup_steps} steps of warm-up" if self.warmup_steps else ""
-        return f"{self.label} at {self.ratio:.3g}{warmup}{correction}"
+        values = " in 2 bits" if self.values == "2bit" else ""
+        return f"{self.label} at {self.ratio:.3g}{values}{warmup}{correction}"
 
     def spec(self, momentum: float | None = None) -> CompressionSpec:
         """Returns what the engine is asked for.
@@ -219,7 +229,12 @@ class TopKCompressor(EngineCompressor):
             msg = f"warmup_steps is {self.warmup_steps}: expected a number of at least 0"
             raise ValueError(msg)
         return CompressionSpec(
-            self.ratio, self.fp16, self.exact, self.warmup_steps, momentum or 0.0
+            self.ratio,
+            self.fp16,
+            self.exact,
+            self.warmup_steps,
+            momentum or 0.0,
+            self.values == "2bit",
         )
 
 

@@ -67,7 +67,7 @@ BUDGETS = {"sgd": 0.02, "adamw": 0.13}
 LOCAL_STEPS: dict[str, dict[str, Any]] = {
     "local steps": {},
     "local steps after int4": {"dense_compression": hvd.Compression.int4},  # A fifth of all.
-    "sparse local steps": {"compression": hvd.Compression.topk(0.05)},
+    "sparse local steps": {"compression": hvd.Compression.topk(0.05, values="2bit")},
 }
 #: Weights, gradients and the optimizer's state are sharded over all ranks, by FSDP2.
 SHARDED: dict[str, dict[str, Any]] = {

@@ -27,12 +27,17 @@ py::bytes to_python(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-CompressionSpec make_spec(
-    double ratio, bool fp16, bool exact, std::uint32_t warmup_steps, double momentum) {
+CompressionSpec make_spec(double ratio,
+                          bool fp16,
+                          bool exact,
+                          std::uint32_t warmup_steps,
+                          double momentum,
+                          bool two_bits) {
   const CompressionSpec spec{.ratio = ratio,
                              .momentum = momentum,
                              .warmup_steps = warmup_steps,
                              .fp16 = fp16,
+                             .two_bits = two_bits,
                              .exact = exact};
   if (!spec.is_valid()) {
     throw py::value_error(
@@ -175,12 +180,14 @@ void register_compression(py::module_& module,
            "fp16"_a = false,
            "exact"_a = false,
            "warmup_steps"_a = 0,
-           "momentum"_a = 0.0)
+           "momentum"_a = 0.0,
+           "two_bits"_a = false)
       .def_static("quantized", &make_quantized_spec, "bits"_a, "segments"_a = py::tuple())
       .def_property_readonly("bits",
                              [](const CompressionSpec& spec) { return bits_of(spec.compressor); })
       .def_readonly("ratio", &CompressionSpec::ratio)
       .def_readonly("fp16", &CompressionSpec::fp16)
+      .def_readonly("two_bits", &CompressionSpec::two_bits)
       .def_readonly("exact", &CompressionSpec::exact)
       .def_readonly("warmup_steps", &CompressionSpec::warmup_steps)
       .def_readonly("momentum", &CompressionSpec::momentum);

@@ -1,8 +1,8 @@
 // parse_list() against arbitrary bytes; what it accepts must hold what it promises, survive being
 // cut, and merge to the sum of its own entries.
 //
-// Input: dtype and fp16, phase (u16), elements (u32, at most 300000), where to cut (two u32), then
-// the list.
+// Input: dtype and fp16, or 2 bits; phase (u16), elements (u32, at most 300000), where to cut (two
+// u32), then the list, which is packed where it has 2 bits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +15,7 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/compression/topk/merge.hpp"
+#include "lightcc/compression/topk/packed_list.hpp"
 #include "lightcc/compression/topk/topk_list.hpp"
 
 namespace {
@@ -74,6 +75,23 @@ void check_parts(const TopkListView& list, std::span<const std::size_t> cuts) {
   require(count == list.count);
 }
 
+/// What unpacks may still be no list, but nothing is read or written where it should not be.
+void check_packed(std::span<const std::byte> packed,
+                  std::size_t elements,
+                  const lightcc::TopkFormat& format,
+                  std::size_t phase) {
+  const auto bytes = lightcc::unpacked_bytes(packed, elements, format, phase);
+  if (!bytes.ok()) {
+    return;
+  }
+  const auto out = std::make_unique<std::byte[]>(*bytes);
+  lightcc::unpack_list(packed, elements, format, phase, {out.get(), *bytes});
+  const auto view = lightcc::parse_list({out.get(), *bytes}, elements, format, phase);
+  if (view.ok()) {
+    check_entries(*view);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -94,7 +112,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto rest = reader.raw(reader.remaining());
   const auto list = std::make_unique<std::byte[]>(rest.size());
   std::ranges::copy(rest, list.get());
-  const lightcc::TopkFormat format{.dtype = kTypes[kind % 4], .fp16 = kind >= 4};
+  const lightcc::TopkFormat format{
+      .dtype = kTypes[kind % 4], .fp16 = kind >= 4 && kind < 8, .two_bits = kind >= 8};
+  if (format.packs()) {
+    check_packed({list.get(), rest.size()}, elements, format, phase);
+    return 0;
+  }
   const auto view = lightcc::parse_list({list.get(), rest.size()}, elements, format, phase);
   if (view.ok()) {
     check_entries(*view);

@@ -150,6 +150,7 @@ struct CompressionSpec {
   double momentum = 0.0;           ///< Factor of the momentum correction, in [0, 1); 0: none.
   std::uint32_t warmup_steps = 0;  ///< The share falls from 25% to `ratio`.
   bool fp16 = false;               ///< Values travel as float16.
+  bool two_bits = false;           ///< As signs and means of two classes; not with fp16.
   bool exact = false;              ///< Exactly the share; else about as many.
   /// They cut what each rank gives to an all-gather, or gets of a reduce-scatter. Empty: one cut.
   std::vector<RowSegment> segments{};
@@ -161,7 +162,8 @@ struct CompressionSpec {
     if (is_quantized()) {
       return *this == CompressionSpec{.compressor = compressor, .segments = segments};
     }
-    return segments.empty() && ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0;
+    return segments.empty() && !(fp16 && two_bits) && ratio > 0.0 && ratio <= 1.0 &&
+           momentum >= 0.0 && momentum < 1.0;
   }
 };
 

@@ -99,8 +99,9 @@ std::string compression_text(const std::optional<CompressionSpec>& spec) {
     return compressor_name(spec->compressor) + segments;
   }
   return "top-k of ratio " + std::to_string(spec->ratio) + (spec->fp16 ? ", as float16" : "") +
-         (spec->exact ? ", exact" : "") + ", momentum " + std::to_string(spec->momentum) + ", " +
-         std::to_string(spec->warmup_steps) + " steps of warm-up";
+         (spec->two_bits ? ", in 2 bits" : "") + (spec->exact ? ", exact" : "") + ", momentum " +
+         std::to_string(spec->momentum) + ", " + std::to_string(spec->warmup_steps) +
+         " steps of warm-up";
 }
 
 std::string compression_mismatch(const Signature& first, const Signature& other) {

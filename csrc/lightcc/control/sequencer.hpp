@@ -226,6 +226,7 @@ class Sequencer {
     FusionRule rule;
     std::uint8_t compressor;  // 0: none.
     bool fp16;
+    bool two_bits;
     bool exact;
     std::uint32_t warmup_steps;
     std::uint64_t limit_bytes;

@@ -220,6 +220,7 @@ Sequencer::FuseTraits Sequencer::FuseTraits::of(const Signature& s, const Fusion
           .rule = fusion.rule,
           .compressor = static_cast<std::uint8_t>(compressor),
           .fp16 = spec.fp16,
+          .two_bits = spec.two_bits,
           .exact = spec.exact,
           .warmup_steps = spec.warmup_steps,
           .limit_bytes = fusion.limit_bytes,

@@ -91,6 +91,9 @@ std::string why_unsupported(const BucketTensor& tensor, const BucketSite& site) 
   }
   const Signature& signature = tensor.signature();
   const GridPosition& position = *site.compression_position;
+  if (signature.compression->two_bits) {
+    return "values travel in 2 bits";
+  }
   if (next_exchange(tensor, site) != TopkExchange::kLists) {
     return kDenseToo;
   }

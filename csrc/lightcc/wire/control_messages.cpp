@@ -26,6 +26,7 @@ enum class CommandKind : std::uint8_t {
 constexpr std::uint8_t kFirstCompressor = 1;  // 0: none.
 constexpr std::uint8_t kTopkFp16 = 1;
 constexpr std::uint8_t kTopkExact = 2;
+constexpr std::uint8_t kTopkTwoBits = 4;
 
 template <typename Kind>
 void put_kind(ByteWriter& out, Kind kind) {
@@ -127,8 +128,9 @@ void put(ByteWriter& out, const std::optional<CompressionSpec>& spec) {
   if (spec->is_quantized()) {
     return put_segments(out, spec->segments);
   }
-  out.number(
-      static_cast<std::uint8_t>((spec->fp16 ? kTopkFp16 : 0) | (spec->exact ? kTopkExact : 0)));
+  out.number(static_cast<std::uint8_t>((spec->fp16 ? kTopkFp16 : 0) |
+                                       (spec->exact ? kTopkExact : 0) |
+                                       (spec->two_bits ? kTopkTwoBits : 0)));
   out.number(spec->ratio);
   out.number(spec->momentum);
   out.varint(spec->warmup_steps);
@@ -151,10 +153,11 @@ std::optional<CompressionSpec> get_compression(ByteReader& in) {
   const auto flags = in.number<std::uint8_t>();
   spec.fp16 = (flags & kTopkFp16) != 0;
   spec.exact = (flags & kTopkExact) != 0;
+  spec.two_bits = (flags & kTopkTwoBits) != 0;
   spec.ratio = in.number<double>();
   spec.momentum = in.number<double>();
   spec.warmup_steps = get_u32(in);
-  if (!spec.is_valid() || (flags & ~(kTopkFp16 | kTopkExact)) != 0) {
+  if (!spec.is_valid() || (flags & ~(kTopkFp16 | kTopkExact | kTopkTwoBits)) != 0) {
     in.fail();
   }
   return spec;

@@ -274,6 +274,8 @@ TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
 TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
   for (const auto& [spec, byte] :
        {std::pair(std::optional<CompressionSpec>(), "00"),
+        std::pair(std::optional(CompressionSpec{.ratio = 1.0, .momentum = 0.5, .two_bits = true}),
+                  "0104000000000000f03f000000000000e03f00"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "0200"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4,
                                                 .segments = {{300, 4}, {5, 0}}}),

@@ -58,6 +58,7 @@ def results_and_residuals_are_those_of_the_model(blocks: Blocks, kind: str) -> N
 INEXACT: dict[str, Any] = {
     "top-k, about": hvd.Compression.topk(0.05),
     "top-k, fp16": hvd.Compression.topk(0.05, fp16=True),
+    "top-k, 2bit": hvd.Compression.topk(0.05, values="2bit"),
     "int8": hvd.Compression.int8(),
     "int4": hvd.Compression.int4(),
 }
@@ -194,6 +195,7 @@ PROGRAMS: dict[str, list[tuple[Any, ...]]] = {
     "two_hosts": [
         (results_and_residuals_are_those_of_the_model, "top-k"),
         (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "top-k, fp16"),
+        (what_was_sent_and_what_was_kept_back_are_what_was_put_in, "top-k, 2bit"),
         (a_ratio_of_one_has_the_bits_of_a_dense_allreduce,),
         (factors_and_averages_are_those_of_a_dense_allreduce,),
         (a_step_that_overflows_on_one_rank_is_void_on_all, np.nan, "top-k"),
@@ -323,6 +325,8 @@ def test_ranks_that_compress_differently_are_told(at: CompressedGrid) -> None:
         ({"ratio": 1.5}, "ratio must be above 0 and at most 1"),
         ({"momentum_correction": 1.0}, "momentum at least 0 and below 1"),
         ({"warmup_steps": -1}, "warmup_steps is -1"),
+        ({"values": "2 bits"}, "allowed are .fp32., .fp16. and .2bit."),
+        ({"values": "2bit", "fp16": True}, "values is .2bit. and fp16 True"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

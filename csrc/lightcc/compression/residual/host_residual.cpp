@@ -120,7 +120,7 @@ Result<TopkOutcome> HostResidual::compress(const std::byte* shard,
     return pending_error("compressing");
   }
   LIGHTCC_RETURN_IF_ERROR(check_request(request, numel_));
-  const TopkFormat format{.dtype = dtype_, .fp16 = request.fp16};
+  const TopkFormat format{.dtype = dtype_, .fp16 = request.fp16, .two_bits = request.two_bits};
   const std::size_t needed = max_list_bytes(numel_, request.capacity, format);
   if (out.size() < needed) {
     return make_error(ErrorCode::kInvalidArgument,

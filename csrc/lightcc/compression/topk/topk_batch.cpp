@@ -94,6 +94,9 @@ TopkBatch::Started TopkBatch::exchange_lists() {
 }
 
 TopkBatch::Started TopkBatch::exchange_pieces() {
+  for (TopkItem* const item : that_go_by(TopkExchange::kLists)) {
+    LIGHTCC_RETURN_IF_ERROR(item->unpack());
+  }
   const Items items = that_go_by(TopkExchange::kPieces);
   return items.empty() ? std::unique_ptr<Work>() : alltoall(items);
 }
@@ -102,6 +105,7 @@ TopkBatch::Started TopkBatch::merge_pieces() {
   drop_sent();
   KernelCalls calls;
   for (TopkItem* const item : that_go_by(TopkExchange::kPieces)) {
+    LIGHTCC_RETURN_IF_ERROR(item->unpack());
     LIGHTCC_RETURN_IF_ERROR(item->add_piece(calls));
   }
   return calls.start();

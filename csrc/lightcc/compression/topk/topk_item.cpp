@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lightcc/compression/topk/finite.hpp"
+#include "lightcc/compression/topk/packed_list.hpp"
 #include "lightcc/compression/topk/topk_plan.hpp"
 
 namespace lightcc {
@@ -30,7 +31,7 @@ Status check_size(const char* who, std::size_t index, std::uint64_t bytes, std::
 
 TopkItem::TopkItem(CompressedTensor tensor, const CompressedJob& job)
     : CompressedItem(std::move(tensor), job),
-      format_{.dtype = job.reduction.dtype, .fp16 = job.spec.fp16} {
+      format_{.dtype = job.reduction.dtype, .fp16 = job.spec.fp16, .two_bits = job.spec.two_bits} {
   const CompressionSpec& spec = job.spec;
   const double ratio = topk_warmup_ratio(steps(), spec.warmup_steps, spec.ratio);
   k_ = topk_k(shard().size_elems(), ratio);
@@ -62,6 +63,7 @@ Status TopkItem::encode(KernelCalls& calls) {
                                  .capacity = capacity_,
                                  .exact = job().spec.exact,
                                  .fp16 = job().spec.fp16,
+                                 .two_bits = job().spec.two_bits,
                                  .momentum = job().spec.momentum},
                      .list = {own_.get(), room()},
                      .outcome = &outcome_});
@@ -70,13 +72,18 @@ Status TopkItem::encode(KernelCalls& calls) {
 
 void TopkItem::finish_encoding() {
   non_finite_ = outcome_.non_finite;
+  sent_bytes_ = outcome_.bytes;
+  if (format_.packs() && !non_finite_ && plan_.exchange != TopkExchange::kDense) {
+    const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
+    sent_bytes_ = list.ok() ? packed_range_bytes(*list, 0, shard().size_elems()) : 0;
+  }
   const std::size_t blocks = position().blocks;
   const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard().size_elems()) / blocks;
   std::size_t sent = dense;
   if (plan_.exchange == TopkExchange::kLists) {
-    sent = (blocks - 1) * outcome_.bytes;
+    sent = (blocks - 1) * sent_bytes_;
   } else if (plan_.exchange == TopkExchange::kPieces) {
-    sent = (blocks - 1) * outcome_.bytes / blocks + dense / 2;
+    sent = (blocks - 1) * sent_bytes_ / blocks + dense / 2;
   }
   count(sent, static_cast<std::uint64_t>(outcome_.passes));
 }
@@ -98,14 +105,16 @@ std::size_t TopkItem::header_numbers() const {
 void TopkItem::add_header(std::vector<std::uint64_t>& header) {
   header.push_back(non_finite_ ? 1 : 0);
   if (plan_.exchange == TopkExchange::kLists) {
-    header.push_back(outcome_.bytes);
+    header.push_back(sent_bytes_);
     return;
   }
   const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
   piece_bytes_.assign(position().blocks, 0);
   for (std::size_t block = 0; list.ok() && block < position().blocks; ++block) {
     const ShardRange piece = piece_of(block);
-    piece_bytes_[block] = list_range_bytes(*list, piece.begin, piece.end);
+    piece_bytes_[block] = format_.packs() && !non_finite_
+                              ? packed_range_bytes(*list, piece.begin, piece.end)
+                              : list_range_bytes(*list, piece.begin, piece.end);
   }
   header.insert(header.end(), piece_bytes_.begin(), piece_bytes_.end());
 }
@@ -114,10 +123,11 @@ Status TopkItem::read_headers(const std::uint64_t* headers, std::size_t stride) 
   const bool cut = plan_.exchange == TopkExchange::kPieces;
   const std::size_t own = position().block;
   const ShardRange piece = cut ? piece_of(own) : ShardRange{0, shard().size_elems()};
-  const std::size_t maximum = max_list_bytes(piece.size_elems(),
-                                             std::min(capacity_, piece.size_elems()),
-                                             format_,
-                                             piece.begin % kTopkBlockElems);
+  const std::size_t max_entries = std::min(capacity_, piece.size_elems());
+  const std::size_t phase = piece.begin % kTopkBlockElems;
+  const std::size_t maximum = format_.packs()
+                                  ? max_packed_bytes(piece.size_elems(), max_entries, phase)
+                                  : max_list_bytes(piece.size_elems(), max_entries, format_, phase);
   sizes_.assign(position().blocks, 0);
   for (std::size_t block = 0; block < position().blocks; ++block) {
     const std::uint64_t* const header = headers + block * stride;
@@ -131,23 +141,52 @@ Status TopkItem::read_headers(const std::uint64_t* headers, std::size_t stride) 
 }
 
 std::size_t TopkItem::bytes_to(std::size_t block) const {
-  return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : outcome_.bytes;
+  return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : sent_bytes_;
 }
 
 Status TopkItem::write_for(std::size_t block, std::byte* to) const {
-  if (plan_.exchange == TopkExchange::kLists) {
+  const bool whole = plan_.exchange == TopkExchange::kLists;
+  if (whole && !format_.packs()) {
     std::copy_n(own_.get(), outcome_.bytes, to);
     return {};
   }
   LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
                            parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_));
-  const ShardRange piece = piece_of(block);
+  const ShardRange piece = whole ? ShardRange{0, shard().size_elems()} : piece_of(block);
+  if (format_.packs()) {
+    pack_range(list, piece.begin, piece.end, to);
+    return {};
+  }
   return write_list_range(list, piece.begin, piece.end, {to, piece_bytes_[block]}).status();
 }
 
 void TopkItem::receive(std::size_t block, const std::byte* from, const SharedBuffer& memory) {
   received_ = memory;
   lists_[block] = {from, sizes_[block]};
+}
+
+Status TopkItem::unpack() {
+  if (!format_.packs()) {
+    return {};
+  }
+  const bool cut = plan_.exchange == TopkExchange::kPieces;
+  const ShardRange piece = cut ? piece_of(position().block) : ShardRange{0, shard().size_elems()};
+  const std::size_t phase = piece.begin % kTopkBlockElems;
+  std::vector<std::size_t> bytes;
+  for (const std::span<const std::byte> list : lists_) {
+    LIGHTCC_ASSIGN_OR_RETURN(bytes.emplace_back(),
+                             unpacked_bytes(list, piece.size_elems(), format_, phase));
+  }
+  unpacked_ = make_compressed_buffer(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
+  std::byte* next = unpacked_.get();
+  for (std::size_t block = 0; block < lists_.size(); ++block) {
+    unpack_list(lists_[block], piece.size_elems(), format_, phase, {next, bytes[block]});
+    lists_[block] = {next, bytes[block]};
+    next += bytes[block];
+  }
+  sizes_ = std::move(bytes);
+  received_.reset();
+  return {};
 }
 
 Status TopkItem::add_piece(KernelCalls& calls) {

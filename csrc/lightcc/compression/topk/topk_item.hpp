@@ -48,6 +48,8 @@ class TopkItem final : public CompressedItem {
   std::size_t bytes_from(std::size_t block) const { return sizes_[block]; }
   /// Where they are, in `memory`.
   void receive(std::size_t block, const std::byte* from, const SharedBuffer& memory);
+  /// Makes lists of topk_list.hpp of those that travelled packed. Errors: kPeerFailed, one is none.
+  Status unpack();
   /// Adds the sum of the pieces to `calls`.
   Status add_piece(KernelCalls& calls);
   /// What `block` sums up: in the result, of which this member has its own piece.
@@ -77,14 +79,16 @@ class TopkItem final : public CompressedItem {
   std::size_t capacity_ = 0;
   TopkPlan plan_;
 
-  TopkOutcome outcome_;  // The own list's.
+  TopkOutcome outcome_;         // The own list's.
+  std::size_t sent_bytes_ = 0;  // The own list takes so many between blocks.
   CompressedBuffer own_;
   std::vector<std::size_t> piece_bytes_;  // What the own list has for each block.
   std::vector<std::size_t> sizes_;        // What lists_ have.
   SharedBuffer received_;
-  std::vector<std::span<const std::byte>> lists_;         // From all blocks, in received_.
-  std::vector<std::size_t> member_sizes_;                 // What members pass on: m lists each.
-  CompressedBuffer all_lists_;                            // From all members and blocks.
+  CompressedBuffer unpacked_;
+  std::vector<std::span<const std::byte>> lists_;  // From all blocks, in received_ or unpacked_.
+  std::vector<std::size_t> member_sizes_;          // What members pass on: m lists each.
+  CompressedBuffer all_lists_;                     // From all members and blocks.
   std::vector<std::span<const std::byte>> member_lists_;  // In all_lists_.
 };
 

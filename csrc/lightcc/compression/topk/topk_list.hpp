@@ -28,7 +28,16 @@ inline constexpr std::size_t kTopkHeaderBytes = 16;
 struct TopkFormat {
   DataType dtype = DataType::kFloat32;  ///< Floating point.
   bool fp16 = false;                    ///< Without effect on float16 and bfloat16.
+  bool two_bits = false;                ///< Without effect on float16 and float64.
 
+  /// Whether lists travel packed (packed_list.hpp).
+  bool packs() const {
+    return two_bits && (dtype == DataType::kFloat32 || dtype == DataType::kBfloat16);
+  }
+  /// What an entry takes between hosts, without what a block or chunk has.
+  double entry_bytes() const {
+    return packs() ? 1.75 : static_cast<double>(sizeof(std::uint16_t) + value_bytes());
+  }
   bool has_scales() const { return fp16 && element_size(dtype) > 2; }
   std::size_t value_bytes() const { return has_scales() ? 2 : element_size(dtype); }
   bool operator==(const TopkFormat&) const = default;

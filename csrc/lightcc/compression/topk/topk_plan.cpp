@@ -9,7 +9,6 @@
 namespace lightcc {
 namespace {
 
-constexpr double kOffsetBytes = 2.0;
 constexpr double kWarmupStart = 0.25;
 
 }  // namespace
@@ -22,8 +21,7 @@ TopkPlan plan_topk(std::size_t elements,
   const std::size_t shard = shard_range(elements, members, 0, format.dtype).size_elems();
   const double dense_bytes =
       static_cast<double>(shard) * static_cast<double>(element_size(format.dtype));
-  const double entry_bytes = kOffsetBytes + static_cast<double>(format.value_bytes());
-  const double sent_bytes = static_cast<double>(topk_k(shard, ratio)) * entry_bytes;
+  const double sent_bytes = static_cast<double>(topk_k(shard, ratio)) * format.entry_bytes();
   const auto others = static_cast<double>(blocks - 1);
   const double part = others / static_cast<double>(blocks);
 

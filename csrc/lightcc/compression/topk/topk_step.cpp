@@ -1,6 +1,7 @@
 #include "lightcc/compression/topk/topk_step.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "lightcc/collectives/kernels/float_mode.hpp"
 #include "lightcc/compression/kernels/float_types.hpp"
 #include "lightcc/compression/kernels/topk_block.hpp"
+#include "lightcc/compression/topk/packed_list.hpp"
 #include "lightcc/compression/topk/threshold.hpp"
 
 namespace lightcc::detail {
@@ -76,6 +78,7 @@ class Step {
         writer_(writer),
         momentum_(static_cast<Lane>(job.momentum)),
         has_scales_(TopkFormat{job.dtype, request.fp16}.has_scales()),
+        packs_(TopkFormat{.dtype = job.dtype, .two_bits = request.two_bits}.packs()),
         kernel_(topk_block_kernel(job.level)),
         scratch_(thread_scratch()) {}
 
@@ -192,7 +195,8 @@ class Step {
       scratch_.sample.restart();
     }
     // What is touched again at once had better be in the caches.
-    const bool stream = !Type::kRounds && !has_scales_ && job_.numel * sizeof(Lane) >= kStreamBytes;
+    const bool stream =
+        !Type::kRounds && !has_scales_ && !packs_ && job_.numel * sizeof(Lane) >= kStreamBytes;
     Selected total;
     for (std::size_t first = 0; first < job_.numel; first += kTopkBlockElems) {
       const std::size_t count = std::min(kTopkBlockElems, job_.numel - first);
@@ -228,7 +232,9 @@ class Step {
         is_whole ? selected : keep_some(first, selected, static_cast<Key>(selection.key));
     std::memcpy(writer_.offsets(), scratch_.offsets.data(), count * sizeof(std::uint16_t));
     int exponent = 0;
-    if (has_scales_) {
+    if (packs_) {
+      write_means(first, count);
+    } else if (has_scales_) {
       exponent = write_scaled(first, count);
     } else if constexpr (Type::kRounds) {
       write_rounded(first, count);
@@ -300,6 +306,45 @@ class Step {
     return exponent;
   }
 
+  /// As the mean magnitudes of those below and above the mean of their chunk.
+  void write_means(std::size_t first, std::size_t count) {
+    std::size_t begin = 0;
+    while (begin < count) {
+      const std::size_t chunk = scratch_.offsets[begin] / kTopkChunkElems;
+      std::size_t end = begin;
+      double total = 0.0;
+      for (; end < count && scratch_.offsets[end] / kTopkChunkElems == chunk; ++end) {
+        total += std::abs(static_cast<double>(lanes()[end]));
+      }
+      write_chunk(first, begin, end, total / static_cast<double>(end - begin));
+      begin = end;
+    }
+  }
+
+  void write_chunk(std::size_t first, std::size_t begin, std::size_t end, double mean) {
+    std::array<double, 2> totals{};
+    std::array<std::size_t, 2> counts{};
+    const auto is_large = [&](std::size_t i) {
+      return std::abs(static_cast<double>(lanes()[i])) > mean ? 1U : 0U;
+    };
+    for (std::size_t i = begin; i < end; ++i) {
+      totals[is_large(i)] += std::abs(static_cast<double>(lanes()[i]));
+      counts[is_large(i)] += 1;
+    }
+    std::array<Lane, 2> levels{};
+    for (std::size_t at = 0; at < 2; ++at) {
+      const double level = counts[at] == 0 ? 0.0 : totals[at] / static_cast<double>(counts[at]);
+      levels[at] = static_cast<Lane>(
+          Bfloat16Type::decode(Bfloat16Type::encode_saturating(static_cast<float>(level))));
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      const Lane value = lanes()[i];
+      const Lane sent = std::copysign(levels[is_large(i)], value);
+      store_as(writer_.values() + i * sizeof(Wire), Type::encode(sent));
+      keep_remainder(first + scratch_.offsets[i], value, sent);
+    }
+  }
+
   // ---- Single elements, as the kernels compute them.
 
   /// u.
@@ -335,6 +380,7 @@ class Step {
   ListWriter& writer_;
   Lane momentum_;
   bool has_scales_;
+  bool packs_;
   TopkBlockKernel kernel_;
   Scratch& scratch_;
   std::size_t ties_left_ = kUnlimited;

@@ -18,6 +18,7 @@ struct TopkRequest {
   std::size_t capacity = 0;  ///< Entries that the list may have, k .. numel: topk_capacity().
   bool exact = false;        ///< Exactly k entries, ties to the lower index.
   bool fp16 = false;         ///< TopkFormat::fp16; what rounding takes away stays in the residual.
+  bool two_bits = false;     ///< TopkFormat::two_bits; the same.
   double momentum = 0.0;     ///< 0: no momentum correction. Below 1.
   SimdLevel level = detect_simd_level();
 };

@@ -2,6 +2,7 @@
 // itself, and a clear error for whatever a peer may send.
 #include "lightcc/compression/topk/topk_batch.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -68,6 +69,23 @@ TEST(TopkBatch, bytes_are_those_of_the_lists_and_16_for_each) {
   }
 }
 
+TEST(TopkBatch, lists_of_2_bits_take_less_than_2_bytes_an_entry) {
+  World world({2, 2});
+  const Sizes sizes = many_sizes(40);
+  const double ratio = 0.05;
+  world.run_all(sizes, {.ratio = ratio, .two_bits = true, .exact = true}, 1);
+  world.expect_ok();
+  const std::uint64_t sent = world.rank(0).counters().sent_bytes;
+  EXPECT_EQ(world.rank(0).traffic(kBetweenBlocks).bytes(), 16 * sizes.size() + sent);
+  double most = 0.0;
+  for (const std::size_t size : sizes) {
+    const std::size_t shard = shard_range(size, 2, 0, DataType::kFloat32).size_elems();
+    const double chunks = std::ceil(static_cast<double>(shard) / 4096.0);
+    most += 16 + 8 * chunks + 1.75 * static_cast<double>(topk_k(shard, ratio));
+  }
+  EXPECT_LE(static_cast<double>(sent), most);
+}
+
 TEST(TopkBatch, pieces_take_three_operations_and_dense_tensors_one_each) {
   World pieces({.blocks = 3});
   const auto messages = messages_of(pieces, many_sizes(40), {.ratio = 0.4});
@@ -104,6 +122,8 @@ TEST(TopkBatch, each_tensor_has_the_bits_that_it_has_by_itself) {
   expect_the_bits_of_single_tensors({3, 2}, {.ratio = kMixedRatio});
   expect_the_bits_of_single_tensors({2, 3}, {.ratio = 0.02});
   expect_the_bits_of_single_tensors({2, 2}, {.ratio = 0.3, .fp16 = true});
+  expect_the_bits_of_single_tensors({2, 2}, {.ratio = 0.05, .two_bits = true});
+  expect_the_bits_of_single_tensors({17, 1}, {.ratio = 0.2, .two_bits = true});  // In pieces.
   expect_the_bits_of_single_tensors({17, 1}, {.ratio = 1.0});
 }
 
