@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <span>
 
-#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/compression/topk/topk_list.hpp"
 
@@ -18,15 +17,10 @@ namespace lightcc {
 inline constexpr std::size_t kTopkChunkElems = 4096;
 
 /// The bytes of the part of `list` that lies in its elements [begin, end), packed.
-LIGHTCC_EXPORT std::size_t packed_range_bytes(const TopkListView& list,
-                                              std::size_t begin,
-                                              std::size_t end);
+std::size_t packed_range_bytes(const TopkListView& list, std::size_t begin, std::size_t end);
 /// Writes that part to `out`, which has packed_range_bytes(). The list is finite, its format packs,
 /// and each chunk has at most two magnitudes, which are bfloat16s.
-LIGHTCC_EXPORT void pack_range(const TopkListView& list,
-                               std::size_t begin,
-                               std::size_t end,
-                               std::byte* out);
+void pack_range(const TopkListView& list, std::size_t begin, std::size_t end, std::byte* out);
 
 /// The bytes that any packed list of at most `capacity` entries fits into.
 std::size_t max_packed_bytes(std::size_t elements, std::size_t capacity, std::size_t phase = 0);
@@ -34,16 +28,16 @@ std::size_t max_packed_bytes(std::size_t elements, std::size_t capacity, std::si
 /// The bytes that unpack_list() writes for what begins as a packed list of `elements` elements.
 /// Errors: kPeerFailed, with what is wrong: another format or phase, more entries than elements, a
 /// length that is not that of its counts.
-LIGHTCC_EXPORT Result<std::size_t> unpacked_bytes(std::span<const std::byte> packed,
-                                                  std::size_t elements,
-                                                  const TopkFormat& format,
-                                                  std::size_t phase = 0);
+Result<std::size_t> unpacked_bytes(std::span<const std::byte> packed,
+                                   std::size_t elements,
+                                   const TopkFormat& format,
+                                   std::size_t phase = 0);
 /// Writes the list to `out`, which has unpacked_bytes() of the same arguments, without an error.
 /// parse_list() then checks offsets and values.
-LIGHTCC_EXPORT void unpack_list(std::span<const std::byte> packed,
-                                std::size_t elements,
-                                const TopkFormat& format,
-                                std::size_t phase,
-                                std::span<std::byte> out);
+void unpack_list(std::span<const std::byte> packed,
+                 std::size_t elements,
+                 const TopkFormat& format,
+                 std::size_t phase,
+                 std::span<std::byte> out);
 
 }  // namespace lightcc
