@@ -53,9 +53,9 @@ def test_an_allreduce_that_repeats_follows_what_is_asked_for() -> None:
         assert hvd.allreduce_(y, name="repeats", op=hvd.Sum, prescale_factor=2.0) is y
         check_same(y, 2 * x)
         check_same(hvd.allreduce(np.float32(7), name="repeats"), np.array(7, np.float32))
-    y.flags.writeable = False
+    x.flags.writeable = False
     with pytest.raises(ValueError, match="required to be writable"):
-        hvd.allreduce_(y, name="repeats", op=hvd.Sum, prescale_factor=2.0)
+        hvd.allreduce_(x, name="repeats", op=hvd.Sum, prescale_factor=2.0)
 
 
 def test_moving_operations_of_one_rank_are_the_input() -> None:
