@@ -7,7 +7,6 @@
 
 #include "errors.hpp"
 #include "handles.hpp"
-#include "results_on_gpus.hpp"
 #include "world_binding.hpp"
 
 namespace py = pybind11;

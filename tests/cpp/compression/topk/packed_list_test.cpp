@@ -159,7 +159,7 @@ TEST(PackedList, says_what_is_wrong_with_a_list) {
     ASSERT_FALSE(bytes.ok()) << at;
     EXPECT_EQ(bytes.status().code(), ErrorCode::kPeerFailed);
   }
-  for (const std::size_t size : {0, 15, 27, 33, 35}) {
+  for (const std::size_t size : {0U, 15U, 27U, 33U, 35U}) {
     Buffer list = bytes_of(kGolden);
     list.resize(size);
     EXPECT_FALSE(unpacked_bytes(list, 4098, kFormat).ok()) << size;
