@@ -51,6 +51,9 @@ except ImportError:  # An older torch.
     AllGather = ReduceScatter = TrainingState = object  # type: ignore[assignment, misc]
 
 
+_MAX_UNDER_WAY = 2  # Reduce-scatters: each keeps the whole gradients of a module.
+
+
 def compress(
     model: nn.Module,
     *,
@@ -69,8 +72,8 @@ def compress(
     are exact: what they gather was rounded in the forward pass.
 
     A gather is under way from FSDP's prefetch until the weights are used: always in the backward
-    pass, and after `set_modules_to_forward_prefetch()` in the forward pass. A reduce-scatter is
-    under way until the backward pass ends, unless FSDP casts, adds or offloads its result.
+    pass, and after `set_modules_to_forward_prefetch()` in the forward pass. The reduce-scatters of
+    two modules are under way beside the backward pass, unless FSDP casts, adds or offloads results.
 
     Collective: every rank must call it, with models of the same modules and the same arguments.
 
@@ -109,6 +112,7 @@ def compress(
     ways = f"{kept}{described(gathers)} weights and {described(scatters)} gradients"
     said = f"{ways} of {len(groups)} modules as {name!r}"
     everyone = check_alike("compress", said, groups, meshes)
+    under_way: list[_CompressedScatter] = []
     for own, (module, group) in groups.items():
         ranks = one_process_set_of(sorted({tuple(theirs[own]) for theirs in everyone}))
         shards = _Shards(group, f"{name}.{own}", ranks.process_set_id, len(meshes[own]))
@@ -117,7 +121,7 @@ def compress(
             module.set_custom_all_gather(gather)
         if scatters is not None:
             module.set_reduce_scatter_unused_params(True, recurse=False)
-            module.set_custom_reduce_scatter(_CompressedScatter(shards, scatters))
+            module.set_custom_reduce_scatter(_CompressedScatter(shards, scatters, under_way))
 
 
 class _Shards:
@@ -286,13 +290,19 @@ class _ResidentGather(_Compressed, AllGather):
 
 
 class _CompressedScatter(_Compressed, ReduceScatter):
-    """The reduce-scatter of one FSDP module, under way until the pass ends where that may be."""
+    """The reduce-scatter of one FSDP module, under way beside the backward pass where that may be.
+
+    Two of a model are at most, as each keeps the whole gradients of its module.
+    """
 
     _only_trained = True
 
-    def __init__(self, shards: _Shards, compressor: EngineCompressor) -> None:
+    def __init__(
+        self, shards: _Shards, compressor: EngineCompressor, under_way: list[_CompressedScatter]
+    ) -> None:
         super().__init__(shards, compressor)
         self._unfinished: tuple[Work, torch.Tensor] | None = None
+        self._under_way = under_way  # Those of the model, the oldest first.
 
     def __call__(
         self,
@@ -304,9 +314,12 @@ class _CompressedScatter(_Compressed, ReduceScatter):
     ) -> None:
         """Starts to combine the gradients of all ranks, and waits if FSDP looks at them now."""
         self._finish()  # A module that ran twice comes twice, and FSDP adds to the first result.
+        while len(self._under_way) >= _MAX_UNDER_WAY:
+            self._under_way[0]._finish()  # noqa: SLF001  its own class
         _, spec = self._row(output_tensor.numel())
         work = self._shards.reduce_scatter(output_tensor, input_tensor, op, spec)
         self._unfinished = work, input_tensor
+        self._under_way.append(self)
         has_hook = self._shards.group._all_reduce_hook is not None  # noqa: SLF001
         if has_hook or not ends_with_pass(self._shards.group, output_tensor):
             self._finish()
@@ -316,6 +329,7 @@ class _CompressedScatter(_Compressed, ReduceScatter):
     def _finish(self) -> None:
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
+            self._under_way.remove(self)
             unfinished[0].wait()
 
 
