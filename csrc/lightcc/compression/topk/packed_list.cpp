@@ -9,6 +9,7 @@
 #include "lightcc/base/half.hpp"
 #include "lightcc/compression/kernels/float_types.hpp"
 #include "lightcc/compression/topk/list_layout.hpp"
+#include "lightcc/compression/topk/list_parts.hpp"
 #include "lightcc/compression/topk/list_writer.hpp"
 
 namespace lightcc {
@@ -37,46 +38,24 @@ std::size_t chunks_of(std::size_t elements, std::size_t phase) {
   return elements == 0 ? 0 : (in_chunk + elements - 1) / kTopkChunkElems + 1;
 }
 
-/// Entries of one chunk of a range.
-struct Chunk {
-  std::size_t block = 0;  ///< The list's.
-  std::size_t first = 0;  ///< The first entry.
-  std::size_t count = 0;
-};
-
-/// Calls `function(Chunk)` for each chunk that elements [begin, end) touch, in order.
+/// Calls `function` for the part of a block in each chunk that elements [begin, end) touch, in
+/// order.
 template <typename Function>
 void for_each_chunk(const TopkListView& list,
                     std::size_t begin,
                     std::size_t end,
                     const Function& function) {
-  std::size_t entry = 0;
-  std::size_t block = 0;
-  std::size_t block_end = list.num_blocks == 0 ? 0 : list.block_count(0);
-  const auto skip_to = [&](std::size_t element) {
-    while (block < list.num_blocks) {
-      while (entry < block_end && list.index(block, entry) < element) {
-        ++entry;
-      }
-      if (entry < block_end || block + 1 == list.num_blocks ||
-          element + list.phase < (block + 1) * kTopkBlockElems) {
-        return;
-      }
-      ++block;
-      block_end += list.block_count(block);
+  std::size_t at = begin;
+  detail::for_each_block_part(list, begin, end, [&](const detail::BlockPart& part) {
+    const std::size_t part_end = std::min(end, (part.block + 1) * kTopkBlockElems - list.phase);
+    std::size_t entry = part.first;
+    while (at < part_end) {
+      at = std::min(part_end, at + kTopkChunkElems - (list.phase + at) % kTopkChunkElems);
+      const std::size_t first = entry;
+      entry = detail::first_entry_from(list, part.block, first, part.end, at);
+      function(detail::BlockPart{.block = part.block, .first = first, .end = entry});
     }
-  };
-  for (std::size_t at = begin; at < end;) {
-    const std::size_t next =
-        std::min(end, at + kTopkChunkElems - (list.phase + at) % kTopkChunkElems);
-    skip_to(at);
-    Chunk chunk{.block = block, .first = entry};
-    skip_to(next);
-    chunk.count =
-        (block == chunk.block ? entry : block_end - list.block_count(block)) - chunk.first;
-    function(chunk);
-    at = next;
-  }
+  });
 }
 
 std::size_t count_of(std::span<const std::byte> packed, std::size_t chunk) {
@@ -87,8 +66,8 @@ std::size_t count_of(std::span<const std::byte> packed, std::size_t chunk) {
 
 std::size_t packed_range_bytes(const TopkListView& list, std::size_t begin, std::size_t end) {
   std::size_t bytes = kTopkHeaderBytes;
-  for_each_chunk(list, begin, end, [&](const Chunk& chunk) {
-    bytes += kChunkBytes + entries_bytes(chunk.count);
+  for_each_chunk(list, begin, end, [&](const detail::BlockPart& chunk) {
+    bytes += kChunkBytes + entries_bytes(chunk.end - chunk.first);
   });
   return bytes;
 }
@@ -98,21 +77,22 @@ void pack_range(const TopkListView& list, std::size_t begin, std::size_t end, st
   std::byte* chunk_at = out + kTopkHeaderBytes;
   std::byte* to = chunk_at + chunks_of(end - begin, phase) * kChunkBytes;
   std::size_t total = 0;
-  for_each_chunk(list, begin, end, [&](const Chunk& chunk) {
+  for_each_chunk(list, begin, end, [&](const detail::BlockPart& chunk) {
+    const std::size_t count = chunk.end - chunk.first;
     double lower = 0.0;
     double upper = 0.0;
-    for (std::size_t i = 0; i < chunk.count; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const double magnitude = std::abs(list.value(chunk.block, chunk.first + i));
       lower = i == 0 ? magnitude : std::min(lower, magnitude);
       upper = std::max(upper, magnitude);
     }
-    store_as(chunk_at, static_cast<std::uint16_t>(chunk.count));
+    store_as(chunk_at, static_cast<std::uint16_t>(count));
     store_as(chunk_at + 2, float_to_bfloat16(static_cast<float>(lower)));
     store_as(chunk_at + 4, float_to_bfloat16(static_cast<float>(upper)));
     chunk_at += kChunkBytes;
-    std::memset(to, 0, entries_bytes(chunk.count));
-    std::byte* const codes = to + offsets_bytes(chunk.count);
-    for (std::size_t i = 0; i < chunk.count; ++i) {
+    std::memset(to, 0, entries_bytes(count));
+    std::byte* const codes = to + offsets_bytes(count);
+    for (std::size_t i = 0; i < count; ++i) {
       const auto offset = static_cast<unsigned>(list.offset(chunk.first + i) % kTopkChunkElems);
       std::byte* const pair = to + i / 2 * 3;
       if (i % 2 == 0) {
@@ -126,8 +106,8 @@ void pack_range(const TopkListView& list, std::size_t begin, std::size_t end, st
       const unsigned code = (std::abs(value) == upper ? 1U : 0U) | (std::signbit(value) ? 2U : 0U);
       codes[i / 4] |= static_cast<std::byte>(code << (i % 4 * 2));
     }
-    to += entries_bytes(chunk.count);
-    total += chunk.count;
+    to += entries_bytes(count);
+    total += count;
   });
   std::memcpy(out, kMagic.data(), kMagic.size());
   store_as(out + detail::kDtypeAt, static_cast<std::uint8_t>(list.format.dtype));

@@ -72,18 +72,26 @@ Status TopkItem::encode(KernelCalls& calls) {
 
 void TopkItem::finish_encoding() {
   non_finite_ = outcome_.non_finite;
-  sent_bytes_ = outcome_.bytes;
+  std::size_t bytes = outcome_.bytes;  // The list takes so many as it travels.
   if (format_.packs() && !non_finite_ && plan_.exchange != TopkExchange::kDense) {
-    const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
-    sent_bytes_ = list.ok() ? packed_range_bytes(*list, 0, shard().size_elems()) : 0;
+    const std::size_t elements = shard().size_elems();
+    if (const auto list = parse_list({own_.get(), bytes}, elements, format_); list.ok()) {
+      bytes = packed_range_bytes(*list, 0, elements);
+      if (plan_.exchange == TopkExchange::kLists) {  // Pieces are packed one by one.
+        CompressedBuffer packed = make_compressed_buffer(bytes);
+        pack_range(*list, 0, elements, packed.get());
+        own_ = std::move(packed);
+        outcome_.bytes = bytes;
+      }
+    }
   }
   const std::size_t blocks = position().blocks;
   const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard().size_elems()) / blocks;
   std::size_t sent = dense;
   if (plan_.exchange == TopkExchange::kLists) {
-    sent = (blocks - 1) * sent_bytes_;
+    sent = (blocks - 1) * bytes;
   } else if (plan_.exchange == TopkExchange::kPieces) {
-    sent = (blocks - 1) * sent_bytes_ / blocks + dense / 2;
+    sent = (blocks - 1) * bytes / blocks + dense / 2;
   }
   count(sent, static_cast<std::uint64_t>(outcome_.passes));
 }
@@ -105,7 +113,7 @@ std::size_t TopkItem::header_numbers() const {
 void TopkItem::add_header(std::vector<std::uint64_t>& header) {
   header.push_back(non_finite_ ? 1 : 0);
   if (plan_.exchange == TopkExchange::kLists) {
-    header.push_back(sent_bytes_);
+    header.push_back(outcome_.bytes);
     return;
   }
   const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
@@ -141,18 +149,17 @@ Status TopkItem::read_headers(const std::uint64_t* headers, std::size_t stride) 
 }
 
 std::size_t TopkItem::bytes_to(std::size_t block) const {
-  return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : sent_bytes_;
+  return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : outcome_.bytes;
 }
 
 Status TopkItem::write_for(std::size_t block, std::byte* to) const {
-  const bool whole = plan_.exchange == TopkExchange::kLists;
-  if (whole && !format_.packs()) {
+  if (plan_.exchange == TopkExchange::kLists) {
     std::copy_n(own_.get(), outcome_.bytes, to);
     return {};
   }
   LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
                            parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_));
-  const ShardRange piece = whole ? ShardRange{0, shard().size_elems()} : piece_of(block);
+  const ShardRange piece = piece_of(block);
   if (format_.packs()) {
     pack_range(list, piece.begin, piece.end, to);
     return {};

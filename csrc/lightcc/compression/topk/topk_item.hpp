@@ -79,8 +79,7 @@ class TopkItem final : public CompressedItem {
   std::size_t capacity_ = 0;
   TopkPlan plan_;
 
-  TopkOutcome outcome_;         // The own list's.
-  std::size_t sent_bytes_ = 0;  // The own list takes so many between blocks.
+  TopkOutcome outcome_;  // The own list's.
   CompressedBuffer own_;
   std::vector<std::size_t> piece_bytes_;  // What the own list has for each block.
   std::vector<std::size_t> sizes_;        // What lists_ have.
