@@ -166,18 +166,14 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
   const Until until = until_of(pending);
   std::optional<py::error_already_set> interruption;
   bool too_late = false;
-  auto outcomes = [&] {
-    const py::gil_scoped_release nogil;
-    const auto is_interrupted = [&] {
-      const py::gil_scoped_acquire gil;
-      if (PyErr_CheckSignals() != 0) {
-        interruption.emplace();
-      }
+  auto outcomes = wait_for_engine(interruption, [&](const auto& is_interrupted) {
+    const auto ends = [&] {
+      const bool interrupted = is_interrupted();
       too_late = has_passed(deadline);
-      return interruption.has_value() || too_late;
+      return interrupted || too_late;
     };
-    return pending.world->engine().wait(pending.handle, std::cref(is_interrupted), until);
-  }();
+    return pending.world->engine().wait(pending.handle, std::cref(ends), until);
+  });
   if (interruption) {
     if (!outcomes.ok()) {
       table().pending.insert(std::move(entry));
