@@ -37,6 +37,7 @@ from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._loading import load_in_place
 from lightcc.torch._parameters import check_named, name_parameters
+from lightcc.torch._rows import join, parts_of
 from lightcc.torch._scaled_step import step_unless_infinite
 from lightcc.torch.compression import Compression
 from lightcc.torch.optimizer import DistributedOptimizer, is_distributed
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _STATE = "local_steps"
-_BLOCK = 128  # Elements that share a scale.
 _NO_COPY = (
     "LocalSteps can neither be copied nor pickled, because it belongs to this process's world:"
     " save its state_dict() and load that into a new one"
@@ -167,7 +167,6 @@ class LocalSteps(torch.optim.Optimizer):
                 raise ValueError(_ELASTIC)
             self._worker = host_process_set()
         self._combining: tuple[Any, ...] = ()  # The given ones, while ranks combine gradients.
-        self._is_dense = False
         self._begin_phase()
         if dense_steps == 0 and _world.rank() == 0:
             _log.info(
@@ -181,7 +180,6 @@ class LocalSteps(torch.optim.Optimizer):
         for it in self._combining:
             if it._exchange is not None:  # noqa: SLF001  another one takes its parameters
                 it._exchange.remove_hooks()  # noqa: SLF001
-        self._is_dense = self._steps < self.dense_steps
         ranks = global_process_set if self._is_dense else self._worker
         compression = self._dense_compression if self._is_dense else Compression.none
         self._combining = ()
@@ -202,6 +200,11 @@ class LocalSteps(torch.optim.Optimizer):
     def _named_of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
         names = name_parameters(optimizer.param_groups, self._named)
         return [(name, p) for p, name in names.items()]
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether the next step is one of the dense phase."""
+        return self._steps < self.dense_steps
 
     @property
     def _optimizers(self) -> tuple[Any, ...]:
@@ -282,14 +285,14 @@ class LocalSteps(torch.optim.Optimizer):
         """
         if closure is not None and len(self._given) > 1:
             raise ValueError(_SEVERAL.format(len(self._given), "step() takes no closure"))
-        if not self._is_dense:
-            self._take_starts()
-        result = step_unless_infinite(self, self._step_worker, closure)
         if self._is_dense:
+            result = step_unless_infinite(self, self._step_worker, closure)
             self._steps += 1
-            if self._steps >= self.dense_steps:
+            if self._steps == self.dense_steps:
                 self._begin_phase()
             return result
+        self._take_starts()
+        result = step_unless_infinite(self, self._step_worker, closure)
         self._count += 1
         if self._count >= self.every:
             self.outer_step()
@@ -330,25 +333,18 @@ class LocalSteps(torch.optim.Optimizer):
         rows: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for p, delta in moved.items():
             rows.setdefault((delta.dtype, delta.device), []).append(p)
-        wholes, all_counts = [], []
-        for (dtype, device), parameters in rows.items():
-            counts = [-(-moved[p].numel() // _BLOCK) * _BLOCK for p in parameters]
-            whole = torch.zeros(sum(counts), dtype=dtype, device=device)
-            for p, part in zip(parameters, whole.split(counts), strict=True):
-                part[: moved[p].numel()].view(moved[p].shape).copy_(moved[p])
-            wholes.append(whole)
-            all_counts.append(counts)
+        parts = [[moved[p] for p in parameters] for parameters in rows.values()]
         means = mpi_ops.grouped_allreduce(
-            wholes,
+            [join(it) for it in parts],
             name=f"LocalSteps.{digest_of(names.values())}",
             compression=self._compression,
             op=Average,
             process_set=self._replicas.process_set if self._replicas else global_process_set,
         )
         return {
-            p: part[: moved[p].numel()].view(moved[p].shape)
-            for parameters, mean, counts in zip(rows.values(), means, all_counts, strict=True)
-            for p, part in zip(parameters, mean.split(counts), strict=True)
+            p: part
+            for parameters, mean, its in zip(rows.values(), means, parts, strict=True)
+            for p, part in zip(parameters, parts_of(mean, its), strict=True)
         }
 
     def _take_starts(self) -> None:
@@ -410,8 +406,9 @@ class LocalSteps(torch.optim.Optimizer):
         for it, its in zip(self._optimizers, states, strict=True):
             load_in_place(it, its, it.load_state_dict)
         self._count, self._starts, self._momenta = int(own["count"]), starts, momenta
+        was_dense = self._is_dense
         self._steps = int(own.get("steps", self.dense_steps))  # Older states had no dense phase.
-        if self._is_dense != (self._steps < self.dense_steps):
+        if self._is_dense != was_dense:
             self._begin_phase()
 
     def _order(self) -> dict[torch.Tensor, int]:

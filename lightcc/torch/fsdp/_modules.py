@@ -136,3 +136,25 @@ def ends_with_pass(group: Any, shard: Any) -> bool:
         and not getattr(it.sharded_param, "_post_accumulate_grad_hooks", None)
         for it in group.fsdp_params
     )
+
+
+class Unfinished:
+    """What a module has begun in a backward pass, if anything."""
+
+    def __init__(self) -> None:
+        """Begins with nothing."""
+        self._finish: Callable[[], None] | None = None
+
+    def hold(self, finish: Callable[[], None], ends_later: bool) -> None:
+        """Has `finish` called: when the backward pass ends, or `finish()` is called; else now."""
+        self._finish = finish
+        if ends_later:
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)  # noqa: SLF001
+        else:
+            self.finish()
+
+    def finish(self) -> None:
+        """Finishes it, unless that was done."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()

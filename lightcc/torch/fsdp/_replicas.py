@@ -25,7 +25,9 @@ from lightcc._ops.reductions import Average, Sum
 from lightcc.compression import EngineCompressor, Int8Compressor
 from lightcc.process_sets import one_process_set_of
 from lightcc.torch import mpi_ops
+from lightcc.torch._rows import join, parts_of
 from lightcc.torch.fsdp._modules import (
+    Unfinished,
     check_alike,
     check_torch,
     compressor_of,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
 
     from lightcc._core import CompressionSpec
     from lightcc.process_sets import ProcessSet
-
-_BLOCK = 128  # Elements that share a scale: no two parameters do.
 
 
 def host_mesh(device_type: str = "cpu") -> DeviceMesh:
@@ -158,7 +158,7 @@ class _Exchange:
         self._name = name
         self._replicas = replicas
         self._held: torch.Tensor | None = None  # The sum of micro-batches without an all-reduce.
-        self._unfinished: Callable[[], None] | None = None
+        self._unfinished = Unfinished()
         self._specs: dict[str, CompressionSpec | None] = {"exact": None}
         if compressor is not None:
             self._specs |= {"int8": Int8Compressor().spec(), compressor.label: compressor.spec()}
@@ -166,7 +166,7 @@ class _Exchange:
 
     def __call__(self, shard: torch.Tensor) -> None:
         """Averages a flat shard over the replicas, in place: at once, or until the pass ends."""
-        self._finish()  # A module that ran twice comes twice, and FSDP adds to the first result.
+        self._unfinished.finish()  # A module that ran twice comes twice; FSDP adds to the first.
         if not self.averages:
             return
         if not self._group.all_reduce_grads:
@@ -178,16 +178,7 @@ class _Exchange:
             shard.add_(self._held)
             self._held = None
         ends_later = ends_with_pass(self._group, shard)
-        self._unfinished = self._start(shard)
-        if ends_later:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
-        else:
-            self._finish()
-
-    def _finish(self) -> None:
-        finish, self._unfinished = self._unfinished, None
-        if finish is not None:
-            finish()
+        self._unfinished.hold(self._start(shard), ends_later)
 
     def _start(self, shard: torch.Tensor) -> Callable[[], None]:
         """Starts all operations; returns what waits for them."""
@@ -241,11 +232,9 @@ def _joined(
     """Returns one tensor of all parts, each from a new block on, and pairs to copy back."""
     if len(parts) == 1:
         return shard[slice(*parts[0])], []
-    zeros = shard.new_zeros(_BLOCK)
-    pieces = [it for a, b in parts for it in (shard[a:b], zeros[: (a - b) % _BLOCK])]
-    whole = torch.cat(pieces)
-    results = whole.split([it.numel() for it in pieces])
-    return whole, list(zip(pieces, results, strict=True))[::2]
+    pieces = [shard[a:b] for a, b in parts]
+    whole = join(pieces)
+    return whole, list(zip(pieces, parts_of(whole, pieces), strict=True))
 
 
 def _ranks_of(mesh: DeviceMesh) -> list[int]:

@@ -14,6 +14,7 @@ is told to count parameters without a gradient as zeros.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ from lightcc.process_sets import one_process_set_of
 from lightcc.torch.distributed._reductions import reduction
 from lightcc.torch.distributed._work import Work
 from lightcc.torch.fsdp._modules import (
+    Unfinished,
     check_alike,
     check_torch,
     compressor_of,
@@ -112,7 +114,7 @@ def compress(
     ways = f"{kept}{described(gathers)} weights and {described(scatters)} gradients"
     said = f"{ways} of {len(groups)} modules as {name!r}"
     everyone = check_alike("compress", said, groups, meshes)
-    under_way: list[_CompressedScatter] = []
+    under_way: list[Unfinished] = []
     for own, (module, group) in groups.items():
         ranks = one_process_set_of(sorted({tuple(theirs[own]) for theirs in everyone}))
         shards = _Shards(group, f"{name}.{own}", ranks.process_set_id, len(meshes[own]))
@@ -298,10 +300,10 @@ class _CompressedScatter(_Compressed, ReduceScatter):
     _only_trained = True
 
     def __init__(
-        self, shards: _Shards, compressor: EngineCompressor, under_way: list[_CompressedScatter]
+        self, shards: _Shards, compressor: EngineCompressor, under_way: list[Unfinished]
     ) -> None:
         super().__init__(shards, compressor)
-        self._unfinished: tuple[Work, torch.Tensor] | None = None
+        self._unfinished = Unfinished()
         self._under_way = under_way  # Those of the model, the oldest first.
 
     def __call__(
@@ -313,24 +315,19 @@ class _CompressedScatter(_Compressed, ReduceScatter):
         async_op: bool = False,  # noqa: ARG002  torch passes none
     ) -> None:
         """Starts to combine the gradients of all ranks, and waits if FSDP looks at them now."""
-        self._finish()  # A module that ran twice comes twice, and FSDP adds to the first result.
+        self._unfinished.finish()  # A module that ran twice comes twice; FSDP adds to the first.
         while len(self._under_way) >= _MAX_UNDER_WAY:
-            self._under_way[0]._finish()  # noqa: SLF001  its own class
+            self._under_way[0].finish()
         _, spec = self._row(output_tensor.numel())
         work = self._shards.reduce_scatter(output_tensor, input_tensor, op, spec)
-        self._unfinished = work, input_tensor
-        self._under_way.append(self)
+        self._under_way.append(self._unfinished)
         has_hook = self._shards.group._all_reduce_hook is not None  # noqa: SLF001
-        if has_hook or not ends_with_pass(self._shards.group, output_tensor):
-            self._finish()
-        else:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # noqa: SLF001
+        ends_later = not has_hook and ends_with_pass(self._shards.group, output_tensor)
+        self._unfinished.hold(partial(self._end, work, input_tensor), ends_later)
 
-    def _finish(self) -> None:
-        unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None:
-            self._under_way.remove(self)
-            unfinished[0].wait()
+    def _end(self, work: Work, _read: torch.Tensor) -> None:
+        self._under_way.remove(self._unfinished)
+        work.wait()
 
 
 def _check_ways(
