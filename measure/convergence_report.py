@@ -49,24 +49,7 @@ LABELS = {
     "default": "`LIGHT_TOPK_ALLREDUCE=1`",
 }
 #: What has no ratio.
-WHOLE = (
-    "dense",
-    "int8",
-    "int4",
-    "auto",
-    "default",
-    "local steps",
-    "local steps after int4",
-    "sparse local steps",
-    "local steps, 4",
-    "local steps, 16",
-    "DiLoCo, 4",
-    "DiLoCo, 16",
-    "sharded",
-    "sharded, int8 and int4",
-    "sharded, int4 differences and int4",
-    "HSDP, int4",
-)
+WHOLE = tuple(it for it in LABELS if it not in ("feedback", "warm-up"))
 
 Row = dict[str, Any]
 Setting = tuple[str, float]  # Variant and ratio.

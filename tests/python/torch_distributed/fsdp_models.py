@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+import lightcc.torch as hvd
+
 HOSTS = [0, 0, 1, 1]
 SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
 WORDS, WIDTH = 80, 64
@@ -55,3 +57,17 @@ def loss_of(model: Any, step: int, **options: Any) -> torch.Tensor:
     generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
     x = torch.randint(0, WORDS, (16,), generator=generator)
     return nn.functional.cross_entropy(model(x, **options), (x + 1) % WORDS)
+
+
+def sent() -> int:
+    """Returns what this rank has sent compressed."""
+    return int(hvd.stats()["compressed_sent_bytes"])
+
+
+def take_step(model: Any, optimizer: Any, number: int, factor: float = 1.0) -> int:
+    """Returns what this rank has sent of it compressed."""
+    optimizer.zero_grad()
+    before = sent()
+    (loss_of(model, number) * factor).backward()
+    optimizer.step()
+    return sent() - before

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from fsdp_models import HOSTS, SMALL, WIDTH, WORDS, Model, loss_of, sharded
+from fsdp_models import HOSTS, SMALL, WIDTH, WORDS, Model, loss_of, sent, sharded, take_step
 from groups import start
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -143,13 +143,8 @@ def replicas_train_on_their_own(store: str) -> None:
     other = sharded(mesh["shard"])
     alone = torch.optim.SGD(other.parameters(), lr=0.1)
 
-    def step(model: Any, optimizer: Any, number: int) -> None:
-        optimizer.zero_grad()
-        loss_of(model, number).backward()
-        optimizer.step()
-
-    step(model, optimizer, 0)
-    step(model, optimizer, 1)
+    take_step(model, optimizer, 0)
+    take_step(model, optimizer, 1)
     check_replicas(model, mesh["replicate"])
     with torch.no_grad():
         for mine, its in zip(other.parameters(), model.parameters(), strict=True):
@@ -157,11 +152,11 @@ def replicas_train_on_their_own(store: str) -> None:
     starts, momentum = values(model), torch.zeros(())
     for first in (2, 4):
         for number in (first, first + 1):
-            step(other, alone, number)
+            take_step(other, alone, number)
             if number == first + 1:
                 saved = optimizer.state_dict()
                 optimizer.load_state_dict(saved)
-            step(model, optimizer, number)
+            take_step(model, optimizer, number)
         delta = starts - values(other)
         dist.all_reduce(delta, group=mesh["replicate"].get_group())
         delta /= 2
@@ -176,10 +171,6 @@ def replicas_train_on_their_own(store: str) -> None:
 
 def test_replicas_train_on_their_own(tmp_path: Path) -> None:
     spawn_ranks(replicas_train_on_their_own, 4, os.fspath(tmp_path / "store"), hosts=HOSTS)
-
-
-def sent() -> int:
-    return int(hvd.stats()["compressed_sent_bytes"])
 
 
 def int4_trains(store: str) -> None:

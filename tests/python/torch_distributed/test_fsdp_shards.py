@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from fsdp_models import HOSTS, WIDTH, WORDS, Model, loss_of, sharded
+from fsdp_models import HOSTS, WIDTH, WORDS, Model, loss_of, sent, sharded, take_step
 from groups import start
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
@@ -32,10 +32,6 @@ WORD = WORDS * WIDTH
 SCALED = {4: 4 / 8 + 2 / 128, 8: 1 + 2 / 128}
 
 
-def sent() -> int:
-    return int(hvd.stats()["compressed_sent_bytes"])
-
-
 def full(model: Any) -> torch.Tensor:
     return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
 
@@ -51,15 +47,6 @@ def train(model: Any, steps: int = STEPS) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def step(model: Any, optimizer: Any, number: int, factor: float = 1.0) -> int:
-    """Returns what this rank has sent of it."""
-    optimizer.zero_grad()
-    before = sent()
-    (loss_of(model, number) * factor).backward()
-    optimizer.step()
-    return sent() - before
 
 
 def exact_ways_are_those_of_torch(_: Any) -> None:
@@ -160,19 +147,19 @@ def differences_of_resident_weights(_: Any) -> None:
         return mine
 
     ours, theirs = (torch.optim.AdamW(it.parameters(), lr=3e-3) for it in (model, dense))
-    step(model, ours, 0), step(dense, theirs, 0)
+    take_step(model, ours, 0), take_step(dense, theirs, 0)
     weights = LARGE / 4 * SCALED[4] + WORD / 4 * SCALED[8]
     small = sum(p.numel() for p in model.parameters()) - LARGE - WORD
     for number in range(1, 20):
-        spent = step(model, ours, number)
+        spent = take_step(model, ours, number)
         assert weights <= spent - small <= weights + 64, spent
-        step(dense, theirs, number)
+        take_step(dense, theirs, number)
     assert (full(model) - full(dense)).norm() < 0.02 * full(dense).norm()
     exact = model.words.weight.full_tensor()
     assert 0 < (gathered() - exact).norm() < 1e-3 * exact.norm()
     # What is not finite is not kept: the gather after the next one brings whole weights.
     saved = [p.detach().clone() for p in model.parameters()]
-    step(model, ours, 20, float("nan"))
+    take_step(model, ours, 20, float("nan"))
     assert not gathered().isfinite().all()
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), saved, strict=True):
@@ -246,14 +233,14 @@ def saves_a_checkpoint(folder: str) -> None:
     model = sharded(None)
     fsdp.compress(model, weights="int4", resident=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    step(model, optimizer, 0), step(model, optimizer, 1)
+    take_step(model, optimizer, 0), take_step(model, optimizer, 1)
     state = state_of(model, optimizer)
     state_dict_saver.save(state, checkpoint_id=f"{folder}/plain")
     saving: Any = state_dict_saver.async_save(
         state, checkpoint_id=f"{folder}/async", process_group=dist.new_group(backend="gloo")
     )
     weights = full(model)
-    step(model, optimizer, 2)
+    take_step(model, optimizer, 2)
     saving.result()
     if dist.get_rank() == 0:
         torch.save(weights, f"{folder}/weights")
@@ -274,7 +261,7 @@ def loads_a_checkpoint(folder: str) -> None:
         assert torch.equal(full(model), weights)
         before = loss_of(model, 0).item()
         for number in range(8):
-            step(model, optimizer, number)
+            take_step(model, optimizer, number)
         assert loss_of(model, 0).item() < before
 
 
