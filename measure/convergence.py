@@ -68,6 +68,10 @@ LOCAL_STEPS: dict[str, dict[str, Any]] = {
     "local steps": {},
     "local steps after int4": {"dense_compression": hvd.Compression.int4},  # A fifth of all.
     "sparse local steps": {"compression": hvd.Compression.topk(0.05, values="2bit")},
+    "sparse local steps after int4": {
+        "compression": hvd.Compression.topk(0.05, values="2bit"),
+        "dense_compression": hvd.Compression.int4,
+    },
 }
 #: Weights, gradients and the optimizer's state are sharded over all ranks, by FSDP2.
 SHARDED: dict[str, dict[str, Any]] = {

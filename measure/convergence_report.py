@@ -35,6 +35,7 @@ LABELS = {
     "local steps": "local steps",
     "local steps after int4": "local steps after a fifth in int4",
     "sparse local steps": "local steps, top-k at 5%",
+    "sparse local steps after int4": "local steps, top-k at 5%, after a fifth in int4",
     "local steps, 4": "means, int8, every 4",
     "local steps, 16": "means, int8, every 16",
     "DiLoCo, 4": "DiLoCo's numbers, int8, every 4",

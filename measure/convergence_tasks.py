@@ -26,6 +26,14 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 BLOCK = 4096  # Characters of the text that go to training or to the test together.
 CONTEXT = 16  # Characters that the language model sees.
 
+#: Variants in which hosts train on their own.
+_LOCAL = (
+    "local steps",
+    "local steps after int4",
+    "sparse local steps",
+    "sparse local steps after int4",
+)
+
 
 @dataclass(frozen=True)
 class Task:
@@ -173,7 +181,7 @@ def convolutions() -> Task:
         make_model=make_model,
         measure=_count_correct,
         warmup_steps=50,
-        variants=("dense", "int8", "int4", "default", "auto"),
+        variants=("dense", "int8", "int4", "default", "auto", *_LOCAL),
     )
 
 
@@ -280,9 +288,7 @@ def transformer() -> Task:
             "auto",
             "feedback",
             "warm-up",
-            "local steps",
-            "local steps after int4",
-            "sparse local steps",
+            *_LOCAL,
             "sharded",
             "sharded, int8 and int4",
             "sharded, int4 differences and int4",
