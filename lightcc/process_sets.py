@@ -106,6 +106,59 @@ class ProcessSet:
     __repr__ = __str__
 
 
+class HostProcessSet(ProcessSet):
+    """The ranks of this rank's host, in whichever world there is.
+
+    It is registered when a world's first operation asks for its id. So a rank that is new in an
+    elastic job can describe it before it has joined the others.
+
+    Collective: all ranks must use it first at the same point, in the same order with other
+    additions.
+    """
+
+    def __init__(self) -> None:
+        """Describes it; no rank hears of it before it is used."""
+        self._epoch = -1
+        self._id: int | None = None
+
+    @property
+    def process_set_id(self) -> int | None:  # type: ignore[override]
+        """The engine's number of the set in this world.
+
+        Raises:
+            ValueError: There is no world.
+            HorovodInternalError: A rank failed. On all ranks.
+        """
+        if self._epoch != _world.epoch():
+            self._id = one_process_set_of(_world.current().hosts).process_set_id
+            self._epoch = _world.epoch()
+        return self._id
+
+    @property
+    def ranks(self) -> list[int]:  # type: ignore[override]
+        """World ranks of the members, ascending."""
+        world = _world.current()
+        return next(sorted(ranks) for ranks in world.hosts if world.rank in ranks)
+
+    def size(self) -> int:
+        """Returns the number of members."""
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Returns this process's rank within the set."""
+        return self.ranks.index(_world.current().rank)
+
+    def included(self) -> bool:
+        """Returns True: this process is on its host."""
+        return True
+
+    def __str__(self) -> str:
+        """Returns the ranks."""
+        return f"HostProcessSet(ranks={self.ranks})"
+
+    __repr__ = __str__
+
+
 #: All ranks. Its id is 0 always; its `ranks` are known while lightcc is initialized.
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
@@ -166,17 +219,6 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         _registered.pop(number, None)
         process_set.process_set_id = None
     return True
-
-
-def host_process_set() -> ProcessSet:
-    """Returns the set of the ranks of this rank's host; registers those of all hosts if need be.
-
-    Collective: all ranks must call it, in the same order with other additions.
-
-    Raises:
-        HorovodInternalError: A rank failed. On all ranks.
-    """
-    return one_process_set_of(_world.current().hosts)
 
 
 def one_process_set_of(rows: Iterable[Sequence[int]]) -> ProcessSet:

@@ -5,14 +5,14 @@ gradients in every step, or a single rank. All workers start from the same weigh
 as one for a while. Then, after `every` steps of the given optimizer, an outer step takes what they
 have done as a gradient,
 
-    delta = mean over ranks of (start - weights)
+    delta = mean over workers of (start - weights)
     momentum = outer_momentum * momentum + delta
     start = start - outer_lr * (delta + outer_momentum * momentum)
     weights = start
 
 which is SGD with Nesterov momentum. Between hosts an element thus travels once in `every` steps,
 and then compressed: all of a device travel as one row, in which blocks that share a scale are of
-one parameter.
+one parameter (`lightcc.torch._outer_steps`).
 
 Sources: Stich, "Local SGD Converges Fast and Communicates Little" (2019), for means; Douillard et
 al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023), for momentum;
@@ -21,6 +21,7 @@ Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo" (2025),
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from contextlib import ExitStack
@@ -29,17 +30,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from lightcc import _world
-from lightcc._ops.reductions import Average
+from lightcc._low_communication import losses_text
 from lightcc.compression import TopKCompressor, check_compression, engine_spec
-from lightcc.fusion import digest_of
-from lightcc.process_sets import ProcessSet, global_process_set, host_process_set
-from lightcc.torch import mpi_ops
+from lightcc.process_sets import HostProcessSet, ProcessSet, global_process_set
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._loading import load_in_place
+from lightcc.torch._outer_steps import OuterSteps, own_part
 from lightcc.torch._parameters import check_named, name_parameters
-from lightcc.torch._rows import join, parts_of
 from lightcc.torch._scaled_step import step_unless_infinite
 from lightcc.torch.compression import Compression
+from lightcc.torch.functions import broadcast_optimizer_state
 from lightcc.torch.optimizer import DistributedOptimizer, is_distributed
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ _NO_COPY = (
     "LocalSteps can neither be copied nor pickled, because it belongs to this process's world:"
     " save its state_dict() and load that into a new one"
 )
-_ELASTIC = (
-    "in an elastic job hosts may change, so a host cannot be the worker of LocalSteps: use"
-    " workers='ranks'"
-)
 _SEVERAL = "LocalSteps has {} optimizers: {}"
 
 
@@ -69,7 +65,9 @@ class LocalSteps(torch.optim.Optimizer):
     `outer_step()` before an evaluation or a checkpoint that stands for all. Clipping, as after
     `synchronize()`, is that of a worker. Buffers, such as those of BatchNorm, are not combined.
 
-    A worker that has joined (`join()`) counts as one that has not moved.
+    A worker that has joined (`join()`) is left out of the mean. So is one that an elastic job has
+    lost: the others make an outer step when their next world begins, and a worker that is new
+    starts where that ends. All workers then have the optimizer state of the state's source.
 
     Attributes:
         optimizer: The given one, as a DistributedOptimizer while several ranks combine gradients.
@@ -102,6 +100,8 @@ class LocalSteps(torch.optim.Optimizer):
         dense_compression: Any = Compression.none,
         workers: str | Replicas = "hosts",
         backward_passes_per_step: int = 1,
+        overlap: bool = False,
+        total_steps: int | None = None,
     ) -> None:
         """Takes over an optimizer, or several that have a part of the parameters each.
 
@@ -113,7 +113,8 @@ class LocalSteps(torch.optim.Optimizer):
             optimizer: Any optimizer of torch, but no DistributedOptimizer; or a sequence of them,
                 as Muon for matrices and AdamW for the rest.
             named_parameters: As of DistributedOptimizer. Needed where there are several optimizers.
-            every: Steps from one outer step to the next, at least 1.
+            every: Steps from one outer step to the next, at least 1. A slow worker may make fewer
+                of them than a fast one, down to a quarter; it then weighs less in the mean.
             dense_steps: Steps in which all ranks combine gradients, before workers train on their
                 own. A fifth of all steps makes most of the loss up that local steps cost.
             outer_momentum: The momentum of an outer step, at least 0 and below 1. `None`: 0.5 where
@@ -124,16 +125,18 @@ class LocalSteps(torch.optim.Optimizer):
                 `.int8`, `.topk(...)`, `.fp16`, `.bf16` or `.none`.
             dense_compression: How gradients travel in the dense phase, as of DistributedOptimizer.
             workers: "hosts": ranks of a host combine gradients in every step. "ranks": each rank
-                trains on its own, as it has to in an elastic job. What `fsdp.replicate()` returned:
-                its replicas, whose ranks hold shards and exchange those; its `gradients` take the
-                place of `dense_compression`.
+                trains on its own. What `fsdp.replicate()` returned: its replicas, whose ranks hold
+                shards and exchange those; its `gradients` take the place of `dense_compression`.
             backward_passes_per_step: As of DistributedOptimizer, where ranks combine gradients.
+            overlap: Whether an exchange goes on beside the next step. Then the workers' weights
+                are not the same right after an outer step, but for one by `outer_step()`.
+            total_steps: Of the training. Rank 0 logs what was measured in trainings as long.
 
         Raises:
             TypeError: `optimizer` is none, or a compression is no compressor.
             ValueError: A number is out of its range, `workers` is another word, the optimizer is
-                distributed already, several come without names, or hosts may change. On the ranks
-                that made the call.
+                distributed already, or several come without names. On the ranks that made the
+                call.
         """
         given = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         topk = isinstance(compression, TopKCompressor)
@@ -142,7 +145,7 @@ class LocalSteps(torch.optim.Optimizer):
         if outer_lr is None:
             outer_lr = 1.5 if topk else 0.8 if every >= 10 else 1.0
         self._given = _checked(given, named_parameters is not None)
-        _check(every, dense_steps, outer_lr, outer_momentum, workers)
+        _check(every, dense_steps, outer_lr, outer_momentum, workers, total_steps)
         for it in (compression, dense_compression):
             check_compression(it)
         engine_spec(compression)  # Raises ValueError where a compressor is for gradients alone.
@@ -155,24 +158,20 @@ class LocalSteps(torch.optim.Optimizer):
         self._passes = backward_passes_per_step
         self._named = None if named_parameters is None else check_named(named_parameters)
         self._steps = 0  # The dense phase has had so many.
-        self._count = 0  # Steps since the last outer one.
-        self._starts: dict[torch.Tensor, torch.Tensor] = {}
-        self._momenta: dict[torch.Tensor, torch.Tensor] = {}
+        self._overlap = overlap
         for it in self._given:
             name_parameters(it.param_groups, self._named)  # Checks that all have names.
         self._replicas = None if isinstance(workers, str) else workers
+        ranks = self._replicas.process_set if self._replicas else global_process_set
+        self._outer = OuterSteps(outer_lr, outer_momentum, compression, every, ranks)
         self._worker: ProcessSet | None = None
-        if workers == "hosts" and any(len(ranks) > 1 for ranks in _world.current().hosts):
-            if os.environ.get("HOROVOD_ELASTIC") == "1":
-                raise ValueError(_ELASTIC)
-            self._worker = host_process_set()
+        is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"  # Hosts may change.
+        if workers == "hosts" and (is_elastic or any(len(it) > 1 for it in _world.current().hosts)):
+            self._worker = HostProcessSet()
         self._combining: tuple[Any, ...] = ()  # The given ones, while ranks combine gradients.
         self._begin_phase()
-        if dense_steps == 0 and _world.rank() == 0:
-            _log.info(
-                "LocalSteps: workers train on their own from the first step on. With a fifth of all"
-                " steps as dense_steps, trainings end closer to dense ones (docs/convergence.md)."
-            )
+        if _world.rank() == 0:
+            _log.info("LocalSteps: %s", losses_text(every, dense_steps, topk, total_steps))
         super().__setstate__({})  # Hooks of steps; everything else is the given optimizer's.
 
     def _begin_phase(self) -> None:
@@ -291,11 +290,15 @@ class LocalSteps(torch.optim.Optimizer):
             if self._steps == self.dense_steps:
                 self._begin_phase()
             return result
-        self._take_starts()
+        names = self._trained()
+        self._outer.note_starts(names)
         result = step_unless_infinite(self, self._step_worker, closure)
-        self._count += 1
-        if self._count >= self.every:
-            self.outer_step()
+        self._outer.count += 1
+        self._outer.finish()
+        if self._outer.count >= self.every:
+            self._outer.begin(names, goes_on=self._overlap)
+            if not self._overlap:
+                self._outer.finish()
         return result
 
     def _step_worker(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -305,57 +308,44 @@ class LocalSteps(torch.optim.Optimizer):
             it.step()
         return None
 
-    @torch.no_grad()
     def outer_step(self) -> None:
         """Combines what workers have done since the last outer step; does nothing right after one.
+
+        All workers have the same weights when it returns. What is under way ends before it.
 
         Collective: every rank must call it after the same number of steps.
 
         Raises:
             HorovodInternalError: A rank failed; nothing has changed. On all ranks.
         """
-        if self._count == 0:
-            return
-        names = self._trained()
-        deltas = self._combined({p: _moved(self._starts[p], _own(p)) for p in names}, names)
-        for p, delta in deltas.items():
-            if self.outer_momentum > 0:
-                momentum = self._momenta.setdefault(p, torch.zeros_like(delta))
-                momentum.mul_(self.outer_momentum).add_(delta)
-                delta.add_(momentum, alpha=self.outer_momentum)
-            _own(p).copy_(self._starts[p].sub_(delta, alpha=self.outer_lr))
-        self._count = 0
+        self._outer.finish()
+        if self._outer.count > 0:
+            self._outer.begin(self._trained(), goes_on=False)
+            self._outer.finish()
 
-    def _combined(
-        self, moved: dict[torch.Tensor, torch.Tensor], names: dict[torch.Tensor, str]
-    ) -> dict[torch.Tensor, torch.Tensor]:
-        """Returns the means over all ranks."""
-        rows: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        for p, delta in moved.items():
-            rows.setdefault((delta.dtype, delta.device), []).append(p)
-        parts = [[moved[p] for p in parameters] for parameters in rows.values()]
-        means = mpi_ops.grouped_allreduce(
-            [join(it) for it in parts],
-            name=f"LocalSteps.{digest_of(names.values())}",
-            compression=self._compression,
-            op=Average,
-            process_set=self._replicas.process_set if self._replicas else global_process_set,
-        )
-        return {
-            p: part
-            for parameters, mean, its in zip(rows.values(), means, parts, strict=True)
-            for p, part in zip(parameters, parts_of(mean, its), strict=True)
-        }
+    def take_over(self, root: int) -> None:
+        """Takes over the state of rank `root`, then combines what all workers have done since.
 
-    def _take_starts(self) -> None:
-        """Notes the weights of parameters that have not been stepped yet."""
-        for p in self._trained():
-            if p not in self._starts:
-                self._starts[p] = _wide(_own(p))
+        An elastic state does so when a world begins. A worker that is new has done nothing, and is
+        left out of the mean.
+
+        Collective: every rank must call it.
+
+        Args:
+            root: World rank of one that is not new.
+
+        Raises:
+            HorovodInternalError: A rank failed. On all ranks.
+        """
+        self._outer.drop()
+        before = copy.copy(self._outer)
+        broadcast_optimizer_state(self, root)
+        if self._outer.starts:
+            self._outer.take_over(before, self._trained())
 
     def _trained(self) -> dict[torch.Tensor, str]:
         names = name_parameters(self.param_groups, self._named)
-        return {p: name for p, name in names.items() if p.requires_grad or p in self._starts}
+        return {p: name for p, name in names.items() if p.requires_grad or p in self._outer.starts}
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -377,9 +367,9 @@ class LocalSteps(torch.optim.Optimizer):
         order = self._order()
         own = {
             "steps": self._steps,
-            "count": self._count,
-            "starts": {order[p]: start for p, start in self._starts.items()},
-            "momenta": {order[p]: momentum for p, momentum in self._momenta.items()},
+            "count": self._outer.count,
+            "starts": {order[p]: start for p, start in self._outer.starts.items()},
+            "momenta": {order[p]: momentum for p, momentum in self._outer.momenta.items()},
         }
         states = [it.state_dict() for it in self._optimizers]
         return {**(states[0] if len(states) == 1 else {"optimizers": states}), _STATE: own}
@@ -405,7 +395,9 @@ class LocalSteps(torch.optim.Optimizer):
         momenta = _as_loaded(own["momenta"], parameters)
         for it, its in zip(self._optimizers, states, strict=True):
             load_in_place(it, its, it.load_state_dict)
-        self._count, self._starts, self._momenta = int(own["count"]), starts, momenta
+        self._outer.drop()
+        self._outer.count = int(own["count"])
+        self._outer.starts, self._outer.momenta = starts, momenta
         was_dense = self._is_dense
         self._steps = int(own.get("steps", self.dense_steps))  # Older states had no dense phase.
         if self._is_dense != was_dense:
@@ -446,7 +438,12 @@ def _checked(optimizers: Any, is_named: bool) -> tuple[torch.optim.Optimizer, ..
 
 
 def _check(
-    every: int, dense_steps: int, outer_lr: float, outer_momentum: float, workers: str | Replicas
+    every: int,
+    dense_steps: int,
+    outer_lr: float,
+    outer_momentum: float,
+    workers: str | Replicas,
+    total_steps: int | None,
 ) -> None:
     if every < 1 or dense_steps < 0 or not outer_lr > 0 or not 0 <= outer_momentum < 1:
         msg = (
@@ -454,6 +451,9 @@ def _check(
             f" outer_momentum is {outer_momentum}: expected at least 1, at least 0, a number above"
             " 0, and one of at least 0 and below 1"
         )
+        raise ValueError(msg)
+    if total_steps is not None and total_steps <= dense_steps:
+        msg = f"total_steps is {total_steps}: expected more than the {dense_steps} dense steps"
         raise ValueError(msg)
     if workers not in ("hosts", "ranks") and not hasattr(workers, "average_gradients"):
         msg = (
@@ -463,30 +463,13 @@ def _check(
         raise ValueError(msg)
 
 
-def _own(p: torch.Tensor) -> torch.Tensor:
-    """Returns what this rank has of a parameter: its shard, or all of it."""
-    shard: torch.Tensor = p.to_local() if hasattr(p, "to_local") else p  # A DTensor has it.
-    return shard
-
-
-def _wide(p: torch.Tensor) -> torch.Tensor:
-    """Returns a copy, in float32 where `p` has fewer bits, so that small outer steps count."""
-    dtype = torch.float32 if p.element_size() < 4 else p.dtype
-    return p.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-def _moved(start: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """Returns how far `p` has come from where the worker began, which is `start` in its dtype."""
-    return (start.to(p.dtype).to(start.dtype) - p).contiguous()
-
-
 def _as_loaded(
     saved: dict[int, torch.Tensor], parameters: dict[int, torch.Tensor]
 ) -> dict[torch.Tensor, torch.Tensor]:
     for position, tensor in saved.items():
         p = parameters.get(position)
-        if p is None or _own(p).shape != tensor.shape:
-            shape = "no such parameter" if p is None else f"the shape {tuple(_own(p).shape)}"
+        if p is None or own_part(p).shape != tensor.shape:
+            shape = "no such parameter" if p is None else f"the shape {tuple(own_part(p).shape)}"
             msg = (
                 f"the state of LocalSteps has a tensor of shape {tuple(tensor.shape)} for parameter"
                 f" {position}, and the optimizer has {shape}"

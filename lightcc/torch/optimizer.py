@@ -46,7 +46,7 @@ from lightcc.compression import (
     find_engine_compressor,
 )
 from lightcc.fusion import choose_fusion, digest_of
-from lightcc.process_sets import ProcessSet, global_process_set, set_id
+from lightcc.process_sets import HostProcessSet, ProcessSet, global_process_set, set_id
 from lightcc.torch import mpi_ops
 from lightcc.torch._adaptive import is_adaptive
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
@@ -122,7 +122,8 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         if groups is not None:
             check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
         cls = type(self).__bases__[1]  # The given optimizer's class.
-        chosen = choose_compression(compression, op, self.param_groups)
+        is_exact = isinstance(process_set, HostProcessSet)  # Nothing is compressed within a host.
+        chosen = compression if is_exact else choose_compression(compression, op, self.param_groups)
         compressor = find_engine_compressor(chosen)
         self._compressed = CompressedGradients(
             Int8Compressor if isinstance(compressor, AutoCompressor) else chosen,

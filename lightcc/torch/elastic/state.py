@@ -25,6 +25,7 @@ from lightcc.torch.functions import (
     broadcast_parameters,
     fill_gradients,
 )
+from lightcc.torch.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,9 +42,11 @@ class StateHandler:
         source: The rank whose state `sync` takes over.
         moves_in_steps: Whether the value moves when a step ends, and at no other time. Where a
             training rolls forward such a value is not copied.
+        moves_models: Whether `sync` changes parameters; then it comes before that of models.
     """
 
     moves_in_steps: ClassVar[bool] = False
+    moves_models: ClassVar[bool] = False
     source = 0
 
     def __init__(self, value: Any) -> None:
@@ -231,6 +234,16 @@ class OptimizerStateHandler(StateHandler):
         self.has_stepped = True
 
 
+class LocalStepsHandler(OptimizerStateHandler):
+    """Handles a `LocalSteps`, whose workers have weights of their own."""
+
+    moves_models = True
+
+    def sync(self) -> None:
+        """Gives all workers the weights of an outer step, which leaves out those that are new."""
+        self.value.take_over(self.source)
+
+
 class SamplerStateHandler(StateHandler):
     """Handles an `ElasticSampler`."""
 
@@ -241,6 +254,7 @@ class SamplerStateHandler(StateHandler):
 
 _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
+    (LocalSteps, LocalStepsHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
     (torch.optim.lr_scheduler.LRScheduler, StateHandler),
@@ -322,7 +336,7 @@ class TorchState(ObjectState):
         Horovod's does not save, so that a rank which came later, and is left alone before it
         commits, would go back to the model that it was started with.
         """
-        for handler in self._handlers.values():
+        for handler in sorted(self._handlers.values(), key=lambda it: not it.moves_models):
             handler.source = self._source
             handler.sync()
             if not (self._rolls_forward and handler.moves_in_steps):

@@ -27,12 +27,12 @@ def run(program: Any, *arguments: Any, hosts: tuple[int, ...] = HOSTS, **env: st
     return spawn_ranks(program, len(hosts), *arguments, env={**ALL_SIZES, **env}, hosts=hosts)
 
 
-def local_steps(model: nn.Module, **options: Any) -> hvd.LocalSteps:
+def local_steps(model: nn.Module, every: int = EVERY, **options: Any) -> hvd.LocalSteps:
     options.setdefault("compression", hvd.Compression.none)
     return hvd.LocalSteps(
         sgd(list(model.parameters())),
         model.named_parameters(),
-        every=EVERY,
+        every=every,
         outer_lr=RATE,
         outer_momentum=MOMENTUM,
         **options,
@@ -54,15 +54,19 @@ def flat(model: nn.Module) -> torch.Tensor:
 # -- What it computes -----------------------------------------------------------------------------
 
 
-def by_the_formulas(workers: list[list[int]], steps: int) -> torch.Tensor:
+def by_the_formulas(
+    workers: list[list[int]], rounds: int, every: tuple[int, ...] = (EVERY, EVERY, EVERY, EVERY)
+) -> torch.Tensor:
     """Trains all workers in this process, and returns the weights after the last outer step."""
     models = [make_model() for _ in workers]
     inner = [sgd(list(model.parameters())) for model in models]
     start, momentum = flat(models[0]), torch.zeros_like(flat(models[0]))
-    for first in range(0, steps, EVERY):
-        for model, optimizer, ranks in zip(models, inner, workers, strict=True):
-            train(model, optimizer, range(first, first + EVERY), ranks)
-        delta = sum(start - flat(model) for model in models) / len(models)
+    steps = every[: len(workers)]
+    for number in range(rounds):
+        for model, optimizer, ranks, own in zip(models, inner, workers, steps, strict=True):
+            train(model, optimizer, range(number * own, (number + 1) * own), ranks)
+        moved = [own * (start - flat(model)) for model, own in zip(models, steps, strict=True)]
+        delta = sum(moved) / sum(steps)
         momentum = MOMENTUM * momentum + delta
         start = start - RATE * (delta + MOMENTUM * momentum)
         for model in models:
@@ -78,7 +82,7 @@ def trained_by_hosts_and_by_ranks() -> list[tuple[torch.Tensor, torch.Tensor]]:
         model = make_model()
         train(model, local_steps(model, workers=workers), range(3 * EVERY))
         check_identical(model)
-        pairs.append((flat(model), by_the_formulas(lists, 3 * EVERY)))
+        pairs.append((flat(model), by_the_formulas(lists, 3)))
     return pairs
 
 
@@ -86,6 +90,78 @@ def test_weights_are_those_of_the_formulas() -> None:
     for pairs in run(trained_by_hosts_and_by_ranks):
         for actual, expected in pairs:
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def with_workers_that_differ() -> None:
+    """A slow worker makes fewer steps, and weighs less. One that has joined is left out."""
+    hvd.init()
+    every, model = (2, 4)[hvd.rank()], make_model()
+    train(model, local_steps(model, every=every), range(2 * every))
+    expected = by_the_formulas([[0], [1]], 2, (2, 4))
+    torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="`every` is from 2 to 9 on these ranks"):
+        train(model, local_steps(model, every=(2, 9)[hvd.rank()]), range(9))
+    alone = make_model()
+    optimizer = local_steps(alone)
+    if hvd.rank() == 0:
+        train(alone, optimizer, range(EVERY))
+        torch.testing.assert_close(flat(alone), by_the_formulas([[0]], 1), rtol=1e-9, atol=1e-9)
+    hvd.join()
+
+
+def beside_the_next_step() -> None:
+    """What a worker does while an exchange is under way is added to where that ends."""
+    hvd.init()
+    model, own = make_model(), make_model()
+    optimizer = local_steps(model, overlap=True)
+    train(model, optimizer, range(EVERY))
+    inner = sgd(list(own.parameters()))
+    train(own, inner, range(EVERY))
+    begun = flat(own)
+    assert torch.equal(flat(model), begun)  # Still this worker's.
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, range(EVERY, EVERY + 1))
+    train(own, inner, range(EVERY, EVERY + 1))
+    expected = by_the_formulas([[0], [1]], 1) + flat(own) - begun
+    torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-9)
+    train(model, optimizer, range(EVERY + 1, 2 * EVERY))
+    optimizer.outer_step()  # Waits for the second one, of which nothing is left.
+    check_identical(model)
+    # An exchange under way is no part of a state: it is made again.
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    optimizer.outer_step()
+    torch.testing.assert_close(flat(model), by_the_formulas([[0], [1]], 1), rtol=1e-9, atol=1e-9)
+
+
+def with_one_that_is_new() -> None:
+    """It starts where the others combine what they have done, and is left out of their mean."""
+    hvd.init()
+    model = make_model()
+    start = flat(model).clone()
+    optimizer = local_steps(model)
+    if hvd.rank() < 2:
+        train(model, optimizer, range(1 + hvd.rank()))
+    else:
+        with torch.no_grad():
+            next(model.parameters()).fill_(7.0)
+    moved = hvd.allgather((start - flat(model))[None])
+    optimizer.take_over(0)
+    delta = (moved[0] + 2 * moved[1]) / 3
+    expected = start - RATE * (1 + MOMENTUM) * delta
+    torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-9)
+    check_identical(model)
+    train(model, optimizer, range(EVERY))
+    check_identical(model)
+
+
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [(with_workers_that_differ, 2), (beside_the_next_step, 2), (with_one_that_is_new, 3)],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_outer_steps(program: Any, count: int) -> None:
+    run(program, hosts=tuple(range(count)))
 
 
 def dense_first() -> None:
@@ -374,8 +450,7 @@ def refused() -> list[str]:
     made = local_steps(model)
     refuse(ValueError, made)
     refuse(ValueError, made.optimizer)
-    os.environ["HOROVOD_ELASTIC"] = "1"
-    refuse(ValueError)
+    refuse(ValueError, dense_steps=100, total_steps=100)
     for copier in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError) as caught:
             copier(made)
@@ -397,7 +472,7 @@ def test_what_does_not_suit_is_refused_with_what_is_allowed() -> None:
             "expected a torch.optim.Optimizer",
             "distributed already",
             "distributed already",
-            "workers='ranks'",
+            "total_steps is 100: expected more than the 100 dense steps",
             "state_dict()",
             "state_dict()",
         ],
