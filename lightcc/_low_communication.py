@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Loss(NamedTuple):
@@ -24,6 +27,10 @@ LOSSES = {
     False: (Loss(100, 2.5, 0.1), Loss(400, 1.0, 0.0)),
     True: (Loss(100, 8.5, 3.0), Loss(400, 0.8, 0.7)),
 }
+#: What int4 in every step loses there, and its share of float32's bytes.
+INT4_LOSS, INT4_SHARE = 0.2, 0.129
+#: Steps from one outer step to the next, by default.
+EVERY = 15
 _A_FIFTH = 5
 
 
@@ -55,3 +62,22 @@ def losses_text(every: int, dense_steps: int, topk: bool, total_steps: int | Non
     if not has_phase:
         text += f"; with dense_steps={total_steps // _A_FIFTH} it lost {it.after_fifth:g}%"
     return text
+
+
+def local_step_hint(shares: Sequence[float], seconds: Sequence[float]) -> str:
+    """Returns a sentence where local steps would halve a step; else nothing.
+
+    Args:
+        shares: What ways of compressing send, as shares of float32's bytes, from mild to strong.
+        seconds: What a step takes in these ways.
+    """
+    spread = shares[0] - shares[-1]
+    of_network = (seconds[0] - seconds[-1]) / spread if spread else 0.0  # A step's, at share 1.
+    alone = max(seconds[-1] - of_network * shares[-1], 0.0)
+    local = alone + of_network * INT4_SHARE / EVERY
+    if of_network <= 0 or local > min(seconds) / 2:
+        return ""
+    return (
+        f"with hvd.LocalSteps a step would take about {1e3 * local:.3g} ms, at a loss that depends"
+        " on the number of steps (docs/guides/two-sites.md)"
+    )

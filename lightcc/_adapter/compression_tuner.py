@@ -34,6 +34,7 @@ from lightcc import _world
 from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
 from lightcc._adapter.gradient_stream import Slot, Unit
+from lightcc._low_communication import local_step_hint
 from lightcc._ops.basics import stats
 from lightcc._ops.reductions import Max, allreduce
 from lightcc.compression import AutoCompressor
@@ -306,6 +307,9 @@ class CompressionTuner(Generic[S]):
                     for tried, time_s in zip(self._tried, seconds, strict=True)
                 ),
             )
+            shares = [self._ways[tried].share for tried in self._tried]
+            if hint := local_step_hint(shares, seconds.tolist()):
+                _log.info("Compression.auto: %s", hint)
         return level
 
     def _descend(self) -> None:

@@ -12,6 +12,7 @@ from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import GRADIENT_BYTES, TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.local import local_ways
 from lightcc.plan.sharding import ways
 from lightcc.plan.simulator import predict, where_time_goes
 from lightcc.plan.site import Site, SlowHost, Variant
@@ -47,7 +48,7 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    """A number of parameters."""
+    """A number of parameters or steps."""
     value = _number(text)
     if not 1 <= value <= _MAX_PARAMETERS:
         msg = f"'{text}' is not a number from 1 to {_MAX_PARAMETERS:g}"
@@ -98,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, as --json shows them")
     add("--memory", type=_seconds, metavar="GB", help="of a rank: compare ways of sharding")
     add("--module", type=_count, metavar="N", help="parameters of FSDP2's largest module")
+    add("--steps", type=_count, metavar="N", help="of a training: compare local steps with int4")
     add("--where", action="store_true", help="say where the time goes")
     add("--json", action="store_true", help="for programs")
     return parser
@@ -132,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
     if args.parameters is not None and args.compute is None:
         parser.error("--parameters needs --compute: nobody knows what their step takes")
+    if args.steps is not None and args.hosts == 1:
+        parser.error("--steps needs at least two hosts: local steps are those of a host")
     for slow in args.slow_host:
         if slow.host >= args.hosts:
             parser.error(f"--slow-host {slow.host}: there are hosts 0 to {args.hosts - 1}")
@@ -146,6 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             largest = max(it.num_bytes for it in workload.gradients) // GRADIENT_BYTES
             sharded = list(ways(workload, site, costs, module=args.module or largest))
             sys.stdout.write(report.shards(workload, site, sharded, args.memory * 1e9))
+            return 0
+        if args.steps is not None:
+            ways_of_steps = list(local_ways(workload, site, costs, args.steps))
+            sys.stdout.write(report.local(workload, site, ways_of_steps))
             return 0
         steps = [
             predict(workload, variant, site, costs)

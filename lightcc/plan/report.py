@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc.plan.costs import Costs
+    from lightcc.plan.local import LocalWay
     from lightcc.plan.sharding import Way
     from lightcc.plan.simulator import Prediction
     from lightcc.plan.site import Site, Variant
     from lightcc.plan.workload import Workload
 
-__all__ = ["as_dict", "shards", "text"]
+__all__ = ["as_dict", "local", "shards", "text"]
 
 _ENOUGH = 0.97  # So near the best variant, no variable is worth setting.
 
@@ -66,6 +67,22 @@ def shards(workload: Workload, site: Site, found: Sequence[Way], memory_bytes: f
     return (
         "\n".join([*lines, "", f"the fastest that fits is {best.name}:", f"  {best.line}"]) + "\n"
     )
+
+
+def local(workload: Workload, site: Site, found: Sequence[LocalWay]) -> str:
+    """Returns ways of training for some time as a table, and the line that sets the fastest."""
+    head = f"{'dense step':>10} {'local step':>10} {'sent/host':>9} {'training':>9} {'loss':>6}"
+    lines = [*_head(workload, site), f"{'way':<26} {head}"]
+    for way in found:
+        steps = [duration(it) if it else "-" for it in (way.dense_s, way.local_s)]
+        hours = f"{way.training_s / 3600:.3g} h"
+        lines += [
+            f"{way.name:<26} {steps[0]:>10} {steps[1]:>10} {size(way.sent_bytes):>9} {hours:>9} "
+            f"{way.loss:>+5.1f}%"
+        ]
+    best = min(found, key=lambda way: way.training_s)
+    lines += ["", "losses are those of a small transformer (docs/convergence.md)"]
+    return "\n".join([*lines, f"the fastest is {best.name}:", f"  {best.line}"]) + "\n"
 
 
 def _head(workload: Workload, site: Site) -> list[str]:

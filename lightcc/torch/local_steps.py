@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from lightcc import _world
-from lightcc._low_communication import losses_text
+from lightcc._low_communication import EVERY, losses_text
 from lightcc.compression import TopKCompressor, check_compression, engine_spec
 from lightcc.process_sets import HostProcessSet, ProcessSet, global_process_set
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
@@ -92,7 +92,7 @@ class LocalSteps(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
         *,
-        every: int = 15,
+        every: int = EVERY,
         dense_steps: int = 0,
         outer_momentum: float | None = None,
         outer_lr: float | None = None,

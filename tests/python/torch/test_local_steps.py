@@ -6,7 +6,7 @@ import copy
 import os
 import pickle
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from torch import nn
 
 import lightcc.torch as hvd
 from lightcc.testing import RankProcesses, spawn_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.multiproc
 
@@ -340,6 +343,42 @@ def test_states_go_on_bit_for_bit_are_broadcast_and_go_back() -> None:
         assert torch.equal(ends[0], ends[2])
     momenta = [result[1] for result in results]
     assert not torch.equal(momenta[0], momenta[1])  # Each worker's own.
+
+
+SPARSE: dict[str, Any] = {"compression": hvd.Compression.topk(0.25, values="2bit")}
+
+
+def saved_after_an_outer_step(folder: Path) -> None:
+    hvd.init()
+    model = make_model(torch.float32)
+    optimizer = local_steps(model, **SPARSE)
+    for step in range(EVERY):
+        optimizer.zero_grad()
+        mean_loss(model, batch(step, hvd.rank(), torch.float32)).backward()
+        optimizer.step()
+    if hvd.rank() == 0:
+        torch.save((model.state_dict(), optimizer.state_dict()), folder / "checkpoint")
+    hvd.save_compression_state(folder)
+
+
+def loaded_on_other_hosts(folder: Path) -> None:
+    hvd.init()
+    model = make_model(torch.float32)
+    optimizer = local_steps(model, **SPARSE)
+    parameters, state = torch.load(folder / "checkpoint")
+    model.load_state_dict(parameters)
+    optimizer.load_state_dict(state)
+    assert hvd.load_compression_state(folder) == 1  # The row's residual.
+    for step in range(EVERY):
+        optimizer.zero_grad()
+        mean_loss(model, batch(step, hvd.rank(), torch.float32)).backward()
+        optimizer.step()
+    check_identical(model)
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_hosts(tmp_path: Path) -> None:
+    run(saved_after_an_outer_step, tmp_path)
+    run(loaded_on_other_hosts, tmp_path, hosts=(0, 1, 2))
 
 
 @pytest.mark.usefixtures("world")
