@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cluster import Cluster, in_namespace, parse_rate
+from lightcc.bench.cluster import Cluster, in_namespace, parse_delay, parse_rate
 from lightcc.bench.peers import clean_environment
 from lightcc.bench.signals import ending_in_good_order
 from lightcc.runner.environment import make_secret, slot_environment
@@ -48,6 +48,7 @@ def add_rank_arguments(
     parser.add_argument("--serve", metavar="KIND", help=argparse.SUPPRESS)
     parser.add_argument("--hosts", type=int, default=hosts)
     parser.add_argument("--link", type=parse_rate, default="1g", help="of each host, as 200m or 1g")
+    parser.add_argument("--delay", type=parse_delay, help="of each link, one way, as 25ms")
     parser.add_argument("--ranks", type=int, default=ranks)
     parser.add_argument("--rounds", type=int, default=rounds)
 
@@ -62,7 +63,9 @@ class Starter:
         self._file, self._stack, self._size = file, stack, arguments.ranks
         self.cluster: Cluster | None = None
         if arguments.hosts > 1:
-            self.cluster = stack.enter_context(Cluster(arguments.hosts, arguments.link))
+            self.cluster = stack.enter_context(
+                Cluster(arguments.hosts, arguments.link, delay=arguments.delay)
+            )
         cluster, size = self.cluster, self._size
         self._hosts = [cluster.host_of(rank, size) if cluster else 0 for rank in range(size)]
         self._addresses = [cluster.addresses[it] if cluster else "127.0.0.1" for it in self._hosts]

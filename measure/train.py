@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import train_report
 from lightcc.bench import report
-from lightcc.bench.arguments import names, positive, rate, variants
+from lightcc.bench.arguments import delay, names, positive, rate, variants
 from lightcc.bench.cases import SizeError, parse_size
 from lightcc.bench.cluster import ClusterError, make_hosts, parse_rate
 from lightcc.bench.facts import machine_facts
@@ -89,6 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--hosts", type=positive, default=2, metavar="N")
     add("--ranks-per-host", type=positive, default=4, metavar="N")
     add("--link", type=rate, metavar="RATE", help="of a host, unscaled (None: as published)")
+    add("--delay", type=delay, metavar="TIME", help="of each link, one way, unscaled")
     add("--time-scale", type=float, default="10", metavar="S", help="computing S times slower")
     add("--tcp-rate", action="store_true",
         help="hosts in name only, without root: ranks limit themselves by LIGHT_TCP_RATE; "
@@ -120,7 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         file = report.open_json(args.json, stack)
         try:
             first = args.link or parse_rate(trainings[0].link)
-            hosts = make_hosts(args.hosts, first / args.time_scale, stack, nominal=args.tcp_rate)
+            hosts = make_hosts(
+                args.hosts,
+                first / args.time_scale,
+                stack,
+                nominal=args.tcp_rate,
+                delay=args.delay and args.delay * args.time_scale,
+            )
         except ClusterError as error:
             _say(f"{error} (--tcp-rate needs no root)")
             return 1

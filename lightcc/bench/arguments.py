@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lightcc.bench.cluster import parse_rate
+from lightcc.bench.cluster import parse_delay, parse_rate
 from lightcc.bench.variants import V, VariantError, parse_variants
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ def rate(text: str) -> float:
     """A link's rate in bits per second."""
     try:
         return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def delay(text: str) -> float:
+    """A link's delay, one way, in seconds."""
+    try:
+        return parse_delay(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

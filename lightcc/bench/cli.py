@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lightcc.bench import cases, report
-from lightcc.bench.arguments import names, positive, rate, variants
+from lightcc.bench.arguments import delay, names, positive, rate, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.measure import Effort, run_case
@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
     add("--hosts", type=positive, default=1, metavar="N", help="namespaces to spread ranks over")
     add("--link", type=rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
+    add("--delay", type=delay, metavar="TIME", help="of each cable's frames, one way, as 25ms")
     add("--tcp-rate", action="store_true", help="hosts in name only, without root: " + _NOMINAL)
     add("--rounds", type=positive, default=5, help="turns of every library (5)")
     add("--iterations", type=positive, help="timed calls in a round (by size)")
@@ -94,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         file = report.open_json(args.json, stack)
         try:
-            hosts = make_hosts(args.hosts, args.link, stack, nominal=args.tcp_rate)
+            hosts = make_hosts(
+                args.hosts, args.link, stack, nominal=args.tcp_rate, delay=args.delay
+            )
         except ClusterError as error:
             _say(f"--hosts: {error}")
             return 1

@@ -6,10 +6,12 @@ virtual machines do. Needs root, iproute2's `ip` and `tc`, and a kernel with vet
 whatever is missing is an error that says so. Leaving the `with` block removes everything, also when
 a signal ends the benchmark (`signals`).
 
+Where links have a delay, `delay_link` is the switch, a process that needs /dev/net/tun and no tc.
+
 Where there is no root, `NominalHosts` stand in: ranks on this host that share no memory and limit
 themselves what they send (LIGHT_TCP_RATE). Only lightcc has that, so peers cannot be beside it.
 
-What is not emulated: the delay of a network, and several machines' processors and memory.
+What is not emulated: several machines' processors and memory.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ import shlex
 import shutil
 import subprocess
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from lightcc.bench import delay_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 
 _CLONE_NEWNET = 0x40000000
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)([mg])(?:bit)?$", re.IGNORECASE)
+_DELAY = re.compile(r"^(\d+(?:\.\d+)?)(us|ms|s)$", re.IGNORECASE)
 # A token bucket must hold what passes between two of its ticks, and one segment of 64 KiB.
 _BURST_S = 0.5e-3
 _MIN_BURST_BYTES = 128 << 10
@@ -55,6 +61,20 @@ def parse_rate(text: str) -> float:
         msg = f"'{text}' is no rate: expected 1m to 400g (bits per second), such as 200m or 2.5g"
         raise ValueError(msg)
     return rate
+
+
+def parse_delay(text: str) -> float:
+    """Returns the seconds of "25ms", "800us" or "1s".
+
+    Raises:
+        ValueError: The text is none of these, or not above 0, or above 10 s.
+    """
+    match = _DELAY.match(text)
+    delay_s = float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2].lower()] if match else 0
+    if not 0 < delay_s <= 10:
+        msg = f"'{text}' is no delay: expected above 0 to 10s (one way), such as 25ms or 800us"
+        raise ValueError(msg)
+    return delay_s
 
 
 def in_namespace(name: str, function: Callable[[], T]) -> T:
@@ -90,37 +110,48 @@ def enter_namespace(name: str) -> None:
 
 
 class Cluster:
-    """`num_hosts` namespaces on links of `rate` bits per second. Enter it to make them."""
+    """`num_hosts` namespaces on links of `rate` bits per second. Enter it to make them.
+
+    With `delay`, everything arrives so many seconds later than it would.
+    """
 
     kind = "network namespaces on this one"
 
-    def __init__(self, num_hosts: int, rate: float) -> None:
+    def __init__(self, num_hosts: int, rate: float, *, delay: float | None = None) -> None:
         """Prepares; nothing is made yet."""
         base = f"lightcc-bench-{os.getpid()}"
         self.names = [f"{base}-{host}" for host in range(num_hosts)]
         self.addresses = [f"10.78.0.{host + 1}" for host in range(num_hosts)]
         self.rate = rate
+        self.delay = delay
         self.switch = f"{base}-switch"
+        self._link: subprocess.Popen[str] | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Cluster:  # noqa: PYI034 - Self needs Python 3.11.
         if os.geteuid() != 0:
             msg = "hosts are network namespaces, which need root"
             raise ClusterError(msg)
-        for tool in ("ip", "tc"):
+        for tool in ("ip", "tc") if self.delay is None else ("ip",):
             if shutil.which(tool) is None:
                 msg = f"'{tool}' is not installed (Debian: iproute2)"
                 raise ClusterError(msg)
         with contextlib.ExitStack() as stack:
-            for name in [self.switch, *self.names]:
+            for name in [self.switch, *self.names] if self.delay is None else self.names:
                 # First, since a signal may come between any two lines.
                 stack.callback(_remove, name)
                 _call("ip", "netns", "add", name)
                 _call("ip", "-n", name, "link", "set", "lo", "up")
-            _call("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge")
-            _call("ip", "-n", self.switch, "link", "set", "switch", "up")
-            for host in range(len(self.names)):
-                self._plug_in(host)
+            if self.delay is None:
+                _call("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge")
+                _call("ip", "-n", self.switch, "link", "set", "switch", "up")
+                for host in range(len(self.names)):
+                    self._plug_in(host)
+            else:
+                self._join(self.delay, stack)
+            for name, address in zip(self.names, self.addresses, strict=True):
+                _call("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+                _call("ip", "-n", name, "link", "set", "eth0", "up")
             self._stack = stack.pop_all()
         return self
 
@@ -137,14 +168,30 @@ class Cluster:
         peer = ("peer", "name", port, "netns", switch)
         _call("ip", "-n", name, "link", "add", "eth0", "type", "veth", *peer)
         _call("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
-        _call("ip", "-n", name, "address", "add", f"{self.addresses[host]}/24", "dev", "eth0")
-        _call("ip", "-n", name, "link", "set", "eth0", "up")
         self._shape(host)
+
+    def _join(self, delay: float, stack: contextlib.ExitStack) -> None:
+        """Starts the process that is the switch where links have a delay."""
+        taps: list[int] = []
+        try:
+            open_tap = partial(delay_link.open_tap, "eth0")
+            taps.extend(in_namespace(name, open_tap) for name in self.names)
+            self._link = delay_link.start(self.rate, delay, taps)
+        except OSError as error:
+            msg = f"a delay needs TAP interfaces, by /dev/net/tun: {error}"
+            raise ClusterError(msg) from error
+        finally:
+            for tap in taps:
+                os.close(tap)
+        stack.callback(self._link.communicate)  # Closes its input, and waits for its end.
 
     def set_rate(self, rate: float) -> None:
         """Gives all links another rate, while nothing is under way."""
         if rate != self.rate:
             self.rate = rate
+            if self._link is not None:
+                print(rate, file=self._link.stdin, flush=True)
+                return
             for host in range(len(self.names)):
                 self._shape(host)
 
@@ -158,7 +205,15 @@ class Cluster:
 
     def describe(self) -> str:
         """Returns what the hosts are, for the head of a table."""
-        return f"{len(self.names)} hosts, {self.kind}, {self.rate / 1e9:g} Gb/s each way"
+        delay = "" if self.delay is None else f", {self.delay * 1e3:g} ms one way"
+        return f"{len(self.names)} hosts, {self.kind}, {self.rate / 1e9:g} Gb/s each way{delay}"
+
+    def switch_processor_s(self) -> float:
+        """Returns the processor time that delaying frames has taken; 0 where there is no delay."""
+        if self._link is None:
+            return 0.0
+        words = Path(f"/proc/{self._link.pid}/stat").read_text(encoding="ascii").split()
+        return (int(words[13]) + int(words[14])) / os.sysconf("SC_CLK_TCK")
 
     def host_of(self, rank: int, num_ranks: int) -> int:
         """Returns the host of a rank: neighbours share one."""
@@ -243,18 +298,26 @@ class NominalHosts:
 
 
 def make_hosts(
-    num_hosts: int, rate: float, stack: contextlib.ExitStack, *, nominal: bool
+    num_hosts: int,
+    rate: float,
+    stack: contextlib.ExitStack,
+    *,
+    nominal: bool,
+    delay: float | None = None,
 ) -> Cluster | NominalHosts | None:
     """Returns hosts that `stack` removes again; None for one host.
 
     Raises:
-        ClusterError: There is no root, or no tool, to make them.
+        ClusterError: There is no root, or no tool, to make them; or a delay has no hosts.
     """
+    if delay is not None and (num_hosts == 1 or nominal):
+        msg = "a delay (--delay) is that of links between several hosts, which need root"
+        raise ClusterError(msg)
     if num_hosts == 1:
         return None
     if nominal:
         return NominalHosts(num_hosts, rate)
-    return stack.enter_context(Cluster(num_hosts, rate))
+    return stack.enter_context(Cluster(num_hosts, rate, delay=delay))
 
 
 def _remove(namespace: str) -> None:

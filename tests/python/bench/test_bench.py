@@ -178,6 +178,8 @@ def test_a_missing_peer_is_told_with_the_command_that_installs_it(tmp_path: Path
         (["allgather", "--variants", "2d+topk"], "2d+topk is for allreduce"),
         (["-np", "3", "--hosts", "2"], "--hosts 2 does not divide the 3 ranks"),
         (["cluster", "--tcp-rate", "--variants", "2d,harp"], "--tcp-rate limits lightcc's TCP"),
+        (["cluster", "--delay", "25"], "'25' is no delay: expected above 0 to 10s (one way)"),
+        (["cluster", "--delay", "11s"], "'11s' is no delay"),
     ],
 )
 def test_mistakes_end_with_code_2(
@@ -187,6 +189,14 @@ def test_mistakes_end_with_code_2(
         cli.main(argv)
     assert leaving.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--tcp-rate"], ["--hosts", "1"]])
+def test_a_delay_needs_hosts_with_links(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert cli.main(["cluster", "--delay", "25ms", *words]) == 1
+    assert "--hosts: a delay (--delay) is that of links" in capsys.readouterr().err
 
 
 def run_bench(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -329,8 +339,9 @@ def processes_in(namespace: str) -> list[int]:
 
 @pytest.mark.netns
 @pytest.mark.multiproc
-def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind() -> None:
-    forever = ("--variants", "2d", "--sizes", "1M", "--iterations", "1000000")
+@pytest.mark.parametrize("delay", [(), ("--delay", "5ms")], ids=["tc", "delay"])
+def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind(delay: tuple[str, ...]) -> None:
+    forever = (*delay, "--variants", "2d", "--sizes", "1M", "--iterations", "1000000")
     bench = subprocess.Popen(
         [sys.executable, "-u", "-m", "lightcc.bench", "cluster", *forever],
         stdout=subprocess.PIPE,
@@ -354,7 +365,10 @@ def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.netns
-def test_hosts_that_are_half_made_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("delay", [None, 0.005])
+def test_hosts_that_are_half_made_are_removed(
+    monkeypatch: pytest.MonkeyPatch, delay: float | None
+) -> None:
     call, calls_left = cluster._call, 0
 
     def interrupted_call(*command: str) -> None:
@@ -367,7 +381,7 @@ def test_hosts_that_are_half_made_are_removed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(cluster, "_call", interrupted_call)
     for calls in (1, 2, 3, 8):
         calls_left = calls
-        with pytest.raises(KeyboardInterrupt), Cluster(2, 1e9):
+        with pytest.raises(KeyboardInterrupt), Cluster(2, 1e9, delay=delay):
             pass
         assert namespaces_of(os.getpid()) == []
 
