@@ -2,13 +2,14 @@
 
 They are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
 Debian's package dataset-fashion-mnist and with every Python installation (the reference texts
-behind `help()`); nothing is downloaded.
+behind `help()`), or are its source; nothing is downloaded. Word pieces need the package tokenizers.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -257,7 +258,7 @@ class _Transformer(nn.Module):
         return logits.flatten(0, 1)
 
 
-def transformer() -> Task:
+def transformer(width: int = 64) -> Task:
     """The same text for a small transformer under AdamW, 64 characters at a time."""
     characters, blocks = _read_text()
     window = 64
@@ -277,7 +278,7 @@ def transformer() -> Task:
         learning_rate=6e-3,
         train=split(blocks[~of_test], 1),
         test=split(blocks[of_test], window),
-        make_model=lambda: _Transformer(characters, window, 64, 2),
+        make_model=lambda: _Transformer(characters, window, width, 2),
         measure=_count_bits,
         optimizer="adamw",
         warmup_steps=50,
@@ -297,6 +298,41 @@ def transformer() -> Task:
     )
 
 
+def large_transformer() -> Task:
+    """A model of three times as many parameters."""
+    return replace(transformer(width=112), name="transformer, three times as large")
+
+
+def pieces() -> Task:
+    """The source text of Python's standard library in word pieces, for the transformer.
+
+    They are learnt by byte-pair encoding. Most are rare: a step has gradients for few rows of the
+    embedding.
+    """
+    from tokenizers import ByteLevelBPETokenizer
+
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    parts = ["", ""]  # For training, and for the test: every tenth file.
+    for i, file in enumerate(files):
+        parts[i % 10 == 0] += file.read_text(encoding="utf-8").encode("ascii", "ignore").decode()
+    known = ByteLevelBPETokenizer()
+    known.train_from_iterator(parts[0].splitlines(keepends=True), 1024, show_progress=False)
+    window = 32
+
+    def windows(part: str, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = torch.tensor(known.encode(part).ids).unfold(0, window + 1, stride)
+        return found[:, :window], found[:, 1:]
+
+    return replace(
+        transformer(),
+        name="pieces",
+        unit="bits/piece",
+        train=windows(parts[0], 1),
+        test=windows(parts[1][:200_000], window),
+        make_model=lambda: _Transformer(known.get_vocab_size(), window, 64, 2),
+    )
+
+
 def _vary(make: Callable[[], Task], name: str, **changes: Any) -> Task:
     return replace(make(), name=name, **changes)
 
@@ -306,6 +342,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "convolutions": convolutions,
     "text": text,
     "transformer": transformer,
+    "pieces": pieces,
 }
 #: The same at other rates, for longer, and on four hosts. What they vary follows the comma.
 VARIED: dict[str, Callable[[], Task]] = {
@@ -322,4 +359,4 @@ VARIED: dict[str, Callable[[], Task]] = {
         (convolutions, "4 x 1", {"ranks_per_host": 1}),
         (text, "4 x 1", {"ranks_per_host": 1}),
     )
-}
+} | {"transformer, three times as large": large_transformer}

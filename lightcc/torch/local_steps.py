@@ -168,6 +168,7 @@ class LocalSteps(torch.optim.Optimizer):
         is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"  # Hosts may change.
         if workers == "hosts" and (is_elastic or any(len(it) > 1 for it in _world.current().hosts)):
             self._worker = HostProcessSet()
+        self._is_taking_over = False
         self._combining: tuple[Any, ...] = ()  # The given ones, while ranks combine gradients.
         self._begin_phase()
         if _world.rank() == 0:
@@ -339,7 +340,12 @@ class LocalSteps(torch.optim.Optimizer):
         """
         self._outer.drop()
         before = copy.copy(self._outer)
-        broadcast_optimizer_state(self, root)
+        self._is_taking_over = True
+        try:
+            broadcast_optimizer_state(self, root)
+        finally:
+            self._is_taking_over = False
+        self._begin_phase()  # On all ranks: those that are new come out of another one.
         if self._outer.starts:
             self._outer.take_over(before, self._trained())
 
@@ -400,7 +406,7 @@ class LocalSteps(torch.optim.Optimizer):
         self._outer.starts, self._outer.momenta = starts, momenta
         was_dense = self._is_dense
         self._steps = int(own.get("steps", self.dense_steps))  # Older states had no dense phase.
-        if self._is_dense != was_dense:
+        if self._is_dense != was_dense and not self._is_taking_over:
             self._begin_phase()
 
     def _order(self) -> dict[torch.Tensor, int]:

@@ -389,7 +389,7 @@ def _check_arguments(
         msg = f"gradient_predivide_factor is {factor}: expected a number > 0"
         raise ValueError(msg)
     _check_passes(passes)
-    if set_id(process_set) is None:
+    if not isinstance(process_set, HostProcessSet) and set_id(process_set) is None:
         msg = "Process set provided does not exist, or has not been registered."
         raise ValueError(msg)
 

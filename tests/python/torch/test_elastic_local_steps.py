@@ -29,6 +29,7 @@ optimizer = hvd.LocalSteps(
     torch.optim.SGD(model.parameters(), lr=1.0),
     model.named_parameters(),
     every={EVERY},
+    dense_steps=5,
     outer_lr=1.0,
     outer_momentum=0.0,
     compression=hvd.Compression.none,
