@@ -49,6 +49,20 @@ LABELS = {
     "auto": "auto",
     "default": "`LIGHT_TOPK_ALLREDUCE=1`",
 }
+#: What plots show, in black and matplotlib's ten colours; no task has all of it.
+PLOTTED = (
+    "dense",
+    "int8",
+    "int4",
+    "local steps",
+    "local steps after int4",
+    "sparse local steps",
+    "sharded, int8 and int4",
+    "HSDP, int4",
+    "feedback",
+    "auto",
+    "default",
+)
 #: What has no ratio.
 WHOLE = tuple(it for it in LABELS if it not in ("feedback", "warm-up"))
 
@@ -185,18 +199,16 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
     unit, points = UNITS[task]
     ratios = sorted({ratio for variant, ratio in settings if variant not in WHOLE}, reverse=True)
     ratios = ratios or [1.0]
-    figure, panels = pyplot.subplots(
-        1, len(ratios) + 1, figsize=(9, 3.6), sharey=True, squeeze=False
-    )
+    figure, panels = pyplot.subplots(1, len(ratios) + 1, figsize=(9, 4), sharey=True, squeeze=False)
     for panel, ratio in zip(panels[0][:-1], ratios, strict=True):
-        for i, variant in enumerate(LABELS):
+        for variant in PLOTTED:
             rows = settings.get((variant, 1.0 if variant in WHOLE else ratio), [])
             curves = [row["curve"] for row in rows if row["result"] is not None]
             if not curves:
                 continue
             steps = [step for step, _ in curves[0]]
             values = [[points * curve[at][1] for curve in curves] for at in range(len(steps))]
-            color = _color(i)
+            color = _color(variant)
             line = {"label": LABELS[variant].strip("`"), "ls": "--" if variant == "dense" else "-"}
             panel.plot(steps, [statistics.mean(v) for v in values], color=color, lw=1.2, **line)
             panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values],
@@ -206,21 +218,22 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
         panel.grid(alpha=0.3)
     _plot_bytes(panels[0][-1], settings, points)
     panels[0][0].set_ylabel(unit)
-    panels[0][0].legend(fontsize=7)
-    figure.tight_layout()
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=7, loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.05 * math.ceil(len(labels) / 4), 1, 1))
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
 
-def _color(variant: int) -> str:
-    return "black" if variant == 0 else f"C{variant - 1}"
+def _color(variant: str) -> str:
+    return "black" if variant == "dense" else f"C{PLOTTED.index(variant) - 1}"
 
 
 def _plot_bytes(panel: Any, settings: dict[Setting, list[Row]], points: float) -> None:
     """Draws a bar from the smallest to the largest result of each setting, and their mean."""
     for (variant, _), rows in settings.items():
         values = [points * row["result"] for row in rows if row["result"] is not None]
-        if values:
+        if values and variant in PLOTTED:
             middle = statistics.mean(values)
             panel.errorbar(
                 [statistics.mean(row["bytes_per_step"] for row in rows)],
@@ -228,7 +241,7 @@ def _plot_bytes(panel: Any, settings: dict[Setting, list[Row]], points: float) -
                 yerr=[[middle - min(values)], [max(values) - middle]],
                 fmt="o",
                 ms=4,
-                color=_color(list(LABELS).index(variant)),
+                color=_color(variant),
             )
     panel.set_xscale("log")
     panel.set_title("at the end")
