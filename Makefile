@@ -70,18 +70,21 @@ help:  ## Lists these targets
 	.venv-tools/bin/$(PIP_INSTALL) -r $<
 	touch $@
 
+# Where the Python of PATH has what torch's demo needs, it runs the demo; else .venv does.
 # FRAMEWORK=tensorflow: the same with Keras on TensorFlow, which is downloaded. Ranks train on GPUs
 # where there are some that the framework can use; DEMO_ARGS=--no-cuda: on the CPU.
-DEMO_OF_torch = .venv/bin examples/pytorch_topk.py
-DEMO_OF_tensorflow = .venv-tf/bin examples/keras_topk.py
-DEMO = $(addprefix $(CURDIR)/,$(DEMO_OF_$(FRAMEWORK)))
-NEEDED_BY_DEMO_OF_torch = .venv/.demo
+INSTALLED := $(if $(filter demo,$(MAKECMDGOALS)),$(shell cd / && $(PYTHON) -c \
+  'import importlib.util as u, sys; all(map(u.find_spec, ("lightcc", "torch", "sklearn"))) and print(sys.executable)'))
+DEMO_OF_torch = $(or $(INSTALLED),$(BIN)/python) examples/pytorch_compression.py
+DEMO_OF_tensorflow = $(CURDIR)/.venv-tf/bin/python examples/keras_compression.py
+DEMO = $(DEMO_OF_$(FRAMEWORK))
+NEEDED_BY_DEMO_OF_torch = $(if $(INSTALLED),,.venv/.demo)
 NEEDED_BY_DEMO_OF_tensorflow = .venv-tf/.installed
 .PHONY: demo
-demo: $(NEEDED_BY_DEMO_OF_$(FRAMEWORK))  ## Dense and top-k training on 2 x 2 ranks over an emulated link of 200 Mbit/s; FRAMEWORK=torch or tensorflow
-	cd $(ELSEWHERE) && LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K \
+demo: $(NEEDED_BY_DEMO_OF_$(FRAMEWORK))  ## Dense and int4 training on 2 x 2 ranks over an emulated link of 200 Mbit/s; FRAMEWORK=torch or tensorflow
+	mkdir -p $(ELSEWHERE) && cd $(ELSEWHERE) && LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K \
 	  LIGHT_TCP_RATE=12M KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 \
-	  $(word 1,$(DEMO))/lightccrun -np 4 --no-prefix $(word 1,$(DEMO))/python $(word 2,$(DEMO)) $(DEMO_ARGS)
+	  $(firstword $(DEMO)) -m lightcc.runner -np 4 --no-prefix $(firstword $(DEMO)) ../../$(lastword $(DEMO)) $(DEMO_ARGS)
 
 # What `make test-all` runs has these labels and markers.
 CPP_REST = slow

@@ -79,15 +79,14 @@ def make_model():
     )
 
 
-def train(epochs, topk=None, rate=0.02):
+def train(epochs, compression=hvd.Compression.none, name="dense", rate=0.02):
     """Returns the accuracy, the seconds of a step, and the bytes that a rank sent in a step."""
     (images, labels), test = load()
     images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
     steps = 1437 // hvd.size() // BATCH  # Of an epoch; the same on all ranks.
     keras.utils.set_random_seed(hvd.rank())  # Other weights on each rank, until the callback.
-    compression = hvd.Compression.none if topk is None else hvd.Compression.topk(topk)
     optimizer = keras.optimizers.SGD(rate * hvd.size(), momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(optimizer, f"topk_{topk}", compression=compression)
+    optimizer = hvd.DistributedOptimizer(optimizer, name, compression=compression)
     model = make_model()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
@@ -111,9 +110,10 @@ def main():
     args = parse_arguments()
     hvd.init()
     choose_gpu()
-    accuracy, seconds, sent = train(args.epochs, args.topk)
+    way = "dense" if args.topk is None else f"top-k {args.topk:.1%}"
+    compression = hvd.Compression.none if args.topk is None else hvd.Compression.topk(args.topk)
+    accuracy, seconds, sent = train(args.epochs, compression, way)
     if hvd.rank() == 0:
-        way = "dense" if args.topk is None else f"top-k {args.topk:.1%}"
         print(f"{hvd.size()} ranks, {way}: accuracy {accuracy:.3f} on 360 images not seen before")
         print(f"a step took {1e3 * seconds:.1f} ms, and a rank sent {sent / 1e3:.1f} kB to others")
         print("all ranks hold the same weights, bit for bit")

@@ -162,7 +162,7 @@ def test_the_image_runs_the_job_of_make_demo(stack: contextlib.ExitStack, tmp_pa
         "LIGHT_TOPK_THRESHOLD": "16K",
         "LIGHT_TCP_RATE": "12M",
     }
-    command = ["lightccrun", "-np", "4", "--no-prefix", "python", "/train/pytorch_topk.py"]
+    command = ["lightccrun", "-np", "4", "--no-prefix", "python", "/train/pytorch_compression.py"]
     mounts = {"/train": ROOT / "examples"}
     pod = site.start("demo", command, variables, mounts)
     assert pod.end() == 0, pod.said

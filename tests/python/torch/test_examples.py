@@ -89,10 +89,11 @@ TWO_BY_TWO = {
 @pytest.mark.slow
 def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    said = played(4, "pytorch_topk.py", "--epochs", "12", "--margin", "0.05", code=0, **TWO_BY_TWO)
+    arguments = ["--compression", "topk", "--epochs", "12", "--margin", "0.05"]
+    said = played(4, "pytorch_compression.py", *arguments, code=0, **TWO_BY_TWO)
     row = r" +(0\.\d{3}) +\d+\.\d ms +(\d+\.\d) kB$"
     dense = re.search(rf"^dense{row}", said, re.MULTILINE)
-    topk = re.search(rf"^top-k 1\.0%{row}", said, re.MULTILINE)
+    topk = re.search(rf"^topk{row}", said, re.MULTILINE)
     assert dense is not None, said
     assert topk is not None, said
     assert float(dense[1]) > 0.9
@@ -101,9 +102,9 @@ def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() 
 
 
 @pytest.mark.slow  # One more that trains; another one fails like it.
-def test_top_k_digits_fail_when_the_accuracies_differ() -> None:
+def test_compressed_digits_fail_when_the_accuracies_differ() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    played(1, "pytorch_topk.py", "--epochs", "1", "--margin", "-1", code=1)
+    played(1, "pytorch_compression.py", "--epochs", "1", "--margin", "-1", code=1)
 
 
 @pytest.mark.slow
