@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,27 @@ from setuptools.command.build_py import build_py
 
 # Read by every interpreter that starts; does something only where LIGHTCC_HOROVOD is 1.
 PTH = "lightcc_horovod.pth"
+
+# What CMake looks for, and what the sources need.
+COMPILERS = (os.environ["CXX"],) if "CXX" in os.environ else ("c++", "g++", "clang++")
+PROBE = """
+#include <concepts>
+#if defined(__clang__) ? __clang_major__ < 16 : __GNUC__ < 12
+#error
+#endif
+"""
+
+
+def require_compiler() -> None:
+    """Ends the installation with one sentence where no C++20 compiler is found."""
+    needed = "lightcc needs a C++20 compiler, gcc 12 or clang 16 or newer"
+    found = next((path for name in COMPILERS if (path := shutil.which(name.split()[0]))), None)
+    if found is None:
+        names = " or ".join(COMPILERS)
+        sys.exit(f"{needed}, and found no {names}: install g++ or clang, or name a compiler in CXX")
+    command = [found, "-std=c++20", "-fsyntax-only", "-xc++", "-"]
+    if subprocess.run(command, input=PROBE, text=True, capture_output=True, check=False).returncode:
+        sys.exit(f"{needed}, and {found} is none: install a newer one, or name it in CXX")
 
 
 class CMakeBuild(build_ext):
@@ -61,6 +83,8 @@ class BuildWithPth(build_py):
 
     def run(self) -> None:
         """Does without the file in an editable install, which has no place for it."""
+        if "LIGHTCC_BUILD_DIR" not in os.environ:
+            require_compiler()  # Before the long list of what is copied.
         super().run()
         if not self.editable_mode:
             self.copy_file(f"lightcc/horovod/{PTH}", f"{self.build_lib}/{PTH}")
