@@ -24,7 +24,7 @@ LISTS = ("docs/README.md", "docs/harp/README.md", "docs/lab/README.md")
 VARIABLE_PAGE = "docs/reference/environment.md"
 # A variable is read where its whole name is a string.
 VARIABLE = re.compile(r"""["']((?:HARP|LIGHT|LIGHTCC)_[A-Z0-9_]+)["']""")
-VARIABLE_ROW = re.compile(r"^\| `((?:HARP|LIGHT|LIGHTCC)_[A-Z0-9_]+)` \|", re.MULTILINE)
+VARIABLE_ROW = re.compile(r"^\| `((?:HARP|LIGHT|LIGHTCC)_[A-Z0-9_]+)`(?: \||<br>)", re.MULTILINE)
 CODE_FOLDERS = ("csrc/", "harp_plugin/src/", "lightcc/", "setup.py")
 CODE_SUFFIXES = {".cpp", ".hpp", ".py", ".pth"}
 

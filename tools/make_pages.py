@@ -22,6 +22,20 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 # Around the table of numbers.
 _BEGIN, _END = "<!-- tools/make_pages.py -->", "<!-- end -->"
 
+# The first variable of each topic, in the order of `knob_table()`.
+_TOPICS = {
+    "LIGHT_IFACE": "Network and hosts",
+    "LIGHT_GPU_OPERATIONS": "GPUs",
+    "LIGHT_PEER_TIMEOUT": "Waiting",
+    "LIGHT_FUSION_STRATEGY": "Fusion and lanes",
+    "LIGHT_2D_ALLREDUCE": "Two levels",
+    "LIGHT_QUANTIZE_ALLREDUCE": "Compression",
+    "HOROVOD_TIMELINE": "Timelines and the log",
+    "LIGHT_SECRET_FILE": "Launching",
+    "HOROVOD_MPI_THREADS_DISABLE": "Accepted, without effect",
+}
+_HEAD = ("", "| variable | meaning |", "|---|---|")
+
 # Name, who reads it, meaning.
 _OTHER_VARIABLES = (
     (
@@ -90,28 +104,19 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
             "that has no effect here is a warning with the reason. Where a variable has other "
             "names, its own name wins."
         ),
-        "",
-        "## What you may set",
-        "",
-        "| name | other names | type | default | unit | meaning | read by |",
-        "|---|---|---|---|---|---|---|",
     ]
     for knob in knobs:
+        if knob["name"] in _TOPICS:
+            lines += ["", f"## {_TOPICS[knob['name']]}", *_HEAD]
         if knob["name"] not in launcher_names:
-            others = ", ".join(f"`{name.strip()}`" for name in knob["aliases"].split(",") if name)
-            default = f"`{knob['default_value']}`" if knob["default_value"] else ""
-            cells = (knob["type"], default, knob["unit"], knob["meaning"], knob["used_by"])
-            lines.append(f"| `{knob['name']}` | {others} | {' | '.join(map(_cell, cells))} |")
-    lines += [
-        "",
-        "## What `lightccrun` sets for every rank",
-        "",
-        "| name | also set as | meaning |",
-        "|---|---|---|",
-    ]
+            what = [" ".join(filter(None, (knob["type"], knob["unit"])))]
+            if knob["default_value"]:
+                what.append(f"default `{knob['default_value']}`")
+            what += [f"also `{name.strip()}`" for name in knob["aliases"].split(",") if name]
+            lines.append(_row(knob["name"], what, knob["meaning"]))
+    lines += ["", "## What `lightccrun` sets for every rank", *_HEAD]
     for row in LAUNCHER_VARIABLES:
-        alias = f"`{row.alias}`" if row.alias else ""
-        lines.append(f"| `{row.name}` | {alias} | {_cell(row.meaning)} |")
+        lines.append(_row(row.name, [f"also `{row.alias}`"] if row.alias else [], row.meaning))
     lines += [
         "",
         _paragraph(
@@ -133,19 +138,17 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
             "HARP's plugin reads these when it starts, from the environment or from "
             "[the profile](../harp/runtime.md#settings). A wrong value keeps it from starting."
         ),
-        "",
-        "| name | type | default | meaning |",
-        "|---|---|---|---|",
+        *_HEAD,
         *(
-            f"| `{row.name}` | {_cell(row.type)} | {_cell(row.default)} | {_cell(row.meaning)} |"
+            _row(
+                row.name, [row.type, *([f"default {row.default}"] * bool(row.default))], row.meaning
+            )
             for row in HARP_VARIABLES
         ),
         "",
         "## Start, build and tests",
-        "",
-        "| name | read by | meaning |",
-        "|---|---|---|",
-        *(f"| `{name}` | {reader} | {meaning} |" for name, reader, meaning in _OTHER_VARIABLES),
+        *_HEAD,
+        *(_row(name, [f"read by {reader}"], meaning) for name, reader, meaning in _OTHER_VARIABLES),
         "",
     ]
     return "\n".join(lines)
@@ -153,6 +156,10 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
 
 def _paragraph(text: str) -> str:
     return textwrap.fill(text, width=100, break_on_hyphens=False, break_long_words=False)
+
+
+def _row(name: str, what: Sequence[str], meaning: str) -> str:
+    return f"| `{name}`{_cell('<br>' + '; '.join(what)) if what else ''} | {_cell(meaning)} |"
 
 
 def _cell(text: str) -> str:
