@@ -1,4 +1,4 @@
-"""Writes what follows from tables: docs/reference/environment.md, part of running/watching.md.
+"""Writes what follows from tables: environment.md, a part of watching.md, and the README's chart.
 
 Usage: python tools/make_pages.py, with a Python that has lightcc.
 """
@@ -14,6 +14,7 @@ from harp_variables import HARP_VARIABLES
 from lightcc import _core
 from lightcc._stats.statistics import METRICS
 from lightcc.runner.environment import LAUNCHER_VARIABLES
+from step_chart import chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,6 +181,7 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "reference" / "environment.md": environment_text(_core.knob_table()),
         watching: f"{before}{_BEGIN}\n\n{numbers_text()}\n\n{_END}{after}",
+        DOCS / "step-times.svg": chart((DOCS / "benchmarks.md").read_text()),
     }
 
 
