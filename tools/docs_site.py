@@ -22,25 +22,29 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-# Pages of the repository's root, and what they are called in the site.
-ROOT_PAGES = {
-    "README.md": "overview.md",
+# Pages that have another place in the site.
+MOVED = {
+    "README.md": "index.md",
+    "docs/README.md": "pages.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+# What the search shows first. By the first of these that a page's place begins with; others: 1.
+BOOSTS = {"guides/": 4.0, "running/": 3.0, "index.md": 3.0, "reference/": 2.0, "sources/": 0.1}
+BOOSTS |= dict.fromkeys(("inside/", "lab/", "changelog.md", "contributing.md", "pages.md"), 0.3)
 LANGUAGES = {".py": "python", ".h": "c", ".hpp": "cpp"}
 
 
 def page_of(path: str) -> str:
     """Returns the page of the site that shows `path`, which is relative to the repository."""
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and path not in MOVED:
         return path.removeprefix("docs/")
-    return ROOT_PAGES.get(path, f"sources/{path}.md")
+    return MOVED.get(path, f"sources/{path}.md")
 
 
 def path_of(page: str) -> str:
     """Returns the file of the repository that `page` of the site shows."""
-    for path, name in ROOT_PAGES.items():
+    for path, name in MOVED.items():
         if name == page:
             return path
     return f"docs/{page}"
@@ -70,17 +74,25 @@ def with_links_of_site(path: str, text: str) -> str:
     return "\n".join(lines)
 
 
+def on_config(config: MkDocsConfig) -> None:
+    """Puts the version at the foot of each page."""
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "lightcc" / "__init__.py").read_text())
+    config.copyright = f"lightcc {version[1]}, Apache-2.0" if version else None
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds the pages of the root, and a page for each source file that a page has a link to."""
+    """Adds what is moved, and a page for each source file that a page has a link to."""
     from mkdocs.structure.files import File  # Tests of what is above do without MkDocs.
 
-    paths = [path_of(file.src_uri) for file in files.documentation_pages()] + list(ROOT_PAGES)
+    if home := files.get_file_from_path("README.md"):
+        files.remove(home)
+    paths = [path_of(file.src_uri) for file in files.documentation_pages()] + list(MOVED)
     sources = {found for path in paths for found in linked_files(path, (ROOT / path).read_text())}
-    for path in sorted(sources | set(ROOT_PAGES)):
-        if path.startswith("docs/"):
+    for path in sorted(sources | set(MOVED)):
+        if path.startswith("docs/") and path not in MOVED:
             continue
         text = (ROOT / path).read_text()
-        if path not in ROOT_PAGES:
+        if path not in MOVED:
             language = LANGUAGES.get(Path(path).suffix, "text")
             text = f"# {Path(path).name}\n\n`{path}`\n\n````{language}\n{text}````\n"
         files.append(File.generated(config, page_of(path), content=text))
@@ -88,7 +100,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001  MkDocs passes all by name.
-    """Leads the links of a page to pages of the site."""
+    """Leads the links of a page to pages of the site, and tells the search how much it counts."""
+    boosts = [boost for place, boost in BOOSTS.items() if page.file.src_uri.startswith(place)]
+    page.meta["search"] = {"boost": boosts[0] if boosts else 1.0}
     if page.file.src_uri.startswith("sources/"):
         return markdown
     return with_links_of_site(path_of(page.file.src_uri), markdown)
