@@ -46,7 +46,7 @@ class _Flight:
     unit: float  # So many of these steps weigh 1.
     rows: int  # Handle of the sums of deltas.
     restore: Callable[[Any], list[torch.Tensor]]  # Makes rows of what has travelled.
-    parts: list[list[tuple[torch.Tensor, torch.Tensor]]]  # Parameters and deltas, by row.
+    parts: list[list[torch.Tensor]]  # The parameters of each row.
     count: int  # Steps that it is of.
     left: Tensors  # Weights from which the worker went on; none, where it waits.
 
@@ -110,7 +110,7 @@ class OuterSteps:
         flight, self._flight = self._flight, None
         if flight is None:
             return
-        weight, sums = _sums(flight)
+        weight, sums = self._sums(flight)
         has_gone_on = self.count > flight.count
         for p, delta in sums.items():
             start, own = self.starts[p], own_part(p)
@@ -192,9 +192,9 @@ class OuterSteps:
         compression: Any,
         left: Tensors,
     ) -> _Flight:
-        rows: dict[tuple[torch.dtype, torch.device], list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        rows: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for p, delta in moved.items():
-            rows.setdefault((delta.dtype, delta.device), []).append((p, delta))
+            rows.setdefault((delta.dtype, delta.device), []).append(p)
         name = f"LocalSteps.{digest_of(names.values())}"
         of_steps = mpi_ops.allreduce_async(
             torch.tensor([steps]),  # Which nothing compresses.
@@ -202,7 +202,7 @@ class OuterSteps:
             op=Sum,
             process_set=self._ranks,
         )
-        joined = [join([delta for _, delta in row]) for row in rows.values()]
+        joined = [join([moved[p] for p in row]) for row in rows.values()]
         sent, restore = compress_each(compression, joined)
         of_rows = _world.current().allreduce_each(
             sent,
@@ -216,16 +216,15 @@ class OuterSteps:
         )
         return _Flight(of_steps, unit, of_rows, restore, list(rows.values()), self.count, left)
 
-
-def _sums(flight: _Flight) -> tuple[float, Tensors]:
-    """Waits for an exchange; returns the sums of weights, and of what workers have done."""
-    weight = int(mpi_ops.synchronize(flight.steps)) / flight.unit
-    rows = flight.restore(mpi_ops.synchronize(flight.rows))
-    sums: Tensors = {}
-    for row, its in zip(rows, flight.parts, strict=True):
-        cut = parts_of(row, [delta for _, delta in its])
-        sums |= {p: part for (p, _), part in zip(its, cut, strict=True)}
-    return weight, sums
+    def _sums(self, flight: _Flight) -> tuple[float, Tensors]:
+        """Waits for an exchange; returns the sums of weights, and of what workers have done."""
+        weight = int(mpi_ops.synchronize(flight.steps)) / flight.unit
+        sums: Tensors = {}
+        rows = flight.restore(mpi_ops.synchronize(flight.rows))
+        for row, parameters in zip(rows, flight.parts, strict=True):
+            cut = parts_of(row, [self.starts[p] for p in parameters])
+            sums |= dict(zip(parameters, cut, strict=True))
+        return weight, sums
 
 
 def own_part(p: torch.Tensor) -> torch.Tensor:

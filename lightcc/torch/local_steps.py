@@ -172,7 +172,8 @@ class LocalSteps(torch.optim.Optimizer):
         self._combining: tuple[Any, ...] = ()  # The given ones, while ranks combine gradients.
         self._begin_phase()
         if _world.rank() == 0:
-            _log.info("LocalSteps: %s", losses_text(every, dense_steps, topk, total_steps))
+            level = logging.INFO if total_steps is None else logging.WARNING  # That was asked for.
+            _log.log(level, "LocalSteps: %s", losses_text(every, dense_steps, topk, total_steps))
         super().__setstate__({})  # Hooks of steps; everything else is the given optimizer's.
 
     def _begin_phase(self) -> None:
