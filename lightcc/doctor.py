@@ -11,7 +11,6 @@ there is a problem.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import errno
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _addresses, _pci, harp
+from lightcc._flags import Parser
 from lightcc._nccl_file import nccl_file
 from lightcc._warnings import programs_not_there
 
@@ -430,7 +430,7 @@ def build_text() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints what the flags ask for; returns 1 if there is a problem."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.doctor", description="Says what lightcc finds on this machine."
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

@@ -11,12 +11,12 @@ flat all-reduce beside one another.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.bench import cases, report
 from lightcc.bench.arguments import delay, names, positive, rate, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
@@ -28,6 +28,7 @@ from lightcc.bench.variants import COLLECTIVES, Variant
 from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from lightcc.bench.cluster import Cluster, NominalHosts
@@ -39,7 +40,7 @@ _NOMINAL = "ranks limit themselves by LIGHT_TCP_RATE; no peers"
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the measuring command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.bench",
         description="Measures collectives on this machine; starts the ranks itself. "
         "'cluster' is allreduce between hosts, "
@@ -108,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _setup_peers(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.bench setup-peers",
         description="Makes a virtual environment for each peer and installs it with pip.",
     )

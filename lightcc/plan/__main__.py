@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import GRADIENT_BYTES, TableError, read_table
 from lightcc.plan import report
@@ -74,7 +75,7 @@ def _slow_host(text: str) -> SlowHost:
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.plan",
         description="Predicts the step of a training on hosts that are not there yet.",
         allow_abbrev=False,

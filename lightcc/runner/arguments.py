@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc._warnings import programs_not_there
 from lightcc.runner import elastic_arguments, flags
 from lightcc.runner.dial.handshake import DEFAULT_PORT, split_address
@@ -115,6 +116,12 @@ def _at_least(minimum: float, convert: Callable[[str], float], unit: str) -> Cal
 
 
 _RANKS = _at_least(1, int, "a number of ranks")
+
+
+def _number_after_p(text: str) -> float:
+    return _RANKS(text.removeprefix("p"))
+
+
 _SECONDS = _at_least(0.1, float, "a number of seconds")
 _SECONDS_OR_NEVER = _at_least(0, float, "a number of seconds")
 _PORT = _at_least(1, int, "a port")
@@ -127,7 +134,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
 
     Its results have the names that Horovod's own parser gives them, as far as both have the flag.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         usage=f"{prog} -np N [-H host:slots,...] [options] command [arguments ...]",
         description="Starts one process per rank, on one host or several, and ends them together.",
@@ -138,7 +145,12 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version and leave")
     add("-cb", "--check-build", action="store_true", help="print what was found and leave")
-    add("-np", "--num-proc", type=_RANKS, metavar="N", help="ranks to start (default: all slots)")
+    ranks = ("-np", "--num-proc", "--np")
+    add(*ranks, type=_RANKS, metavar="N", help="ranks to start (default: all slots)")
+    # As mpirun's; besides, `-np2` is `-n` with the value "p2" to argparse.
+    add("-n", dest="num_proc", type=_number_after_p, help=argparse.SUPPRESS)
+    per_node = ("--nproc-per-node", "--nproc_per_node")
+    add(*per_node, type=_RANKS, metavar="N", help="the same on one host, as torchrun calls it")
     add("--verbose", action="store_true", help="tell what the launcher does")
     add("--start-timeout", type=_SECONDS, metavar="S", help="for hosts and ranks to start (30)")
     add(
@@ -184,8 +196,12 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
 
     output = parser.add_argument_group("output").add_argument
     output(
-        "--output-filename", type=Path, metavar="DIR", help="also write DIR/rank.N/stdout|stderr"
+        *("--output-filename", "--log-dir"),
+        type=Path,
+        metavar="DIR",
+        help="also write DIR/rank.N/stdout|stderr",
     )
+    output("--tag-output", action="store_true", help="accepted: it is what lightccrun does")
     output("--no-prefix", action="store_true", help="do not begin lines with [rank]<stream>:")
     output(
         "-prefix-timestamp",
@@ -238,6 +254,8 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
     for flag in flags.REFUSED:
         if flag.is_given(args):
             raise NotThereError(flag.line())
+    if (per_node := getattr(args, "nproc_per_node", None)) is not None:
+        _take_per_node(args, per_node)
     _check_numbers(args)
     if args.version or args.check_build:
         return InfoRequest(check_build=bool(args.check_build))
@@ -293,6 +311,14 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         listen=listen,
         grace_s=args.grace,
     )
+
+
+def _take_per_node(args: argparse.Namespace, per_node: float) -> None:
+    """Takes the ranks of a host for those of the job, where that is one host."""
+    if args.num_proc is not None or args.hosts or args.hostfile or args.listen:
+        msg = "--nproc-per-node is for one host; of several, slots say it: --hosts a:2,b:2"
+        raise ArgumentsError(msg)
+    args.num_proc = per_node
 
 
 def _listen_options(args: argparse.Namespace) -> ListenOptions | None:

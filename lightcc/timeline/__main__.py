@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc._figures import duration
+from lightcc._flags import Parser
 from lightcc.timeline import report
 from lightcc.timeline.clocks import clock_offsets
 from lightcc.timeline.merging import merge
@@ -16,13 +16,14 @@ from lightcc.timeline.summary import summarize
 from lightcc.timeline.trace import TraceError, read_all
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from lightcc.timeline.trace import Trace
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.timeline",
         description="Reads rank 0's timeline FILE, and those of other ranks beside it.",
     )

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc._stats.metrics_http import MetricsServer, parse_address
 from lightcc.top.export import as_prometheus
 from lightcc.top.reading import Reading, read_ranks
@@ -58,7 +59,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lightcc-top",
         description="Shows what the ranks of this machine do, while they run.",
         epilog="On a terminal the screen is live; elsewhere it is text. docs/running/watching.md "

@@ -197,6 +197,13 @@ def test_the_cycle_reaches_the_strategy_that_has_one() -> None:
     assert "LIGHT_FUSION_STRATEGY=horovod" in options.notes[0]
 
 
+@pytest.mark.parametrize("flag", ["-np2", "-n 2", "--np 2", "--nproc-per-node 2"])
+def test_other_launchers_spellings_of_the_ranks_work(flag: str) -> None:
+    options = launch_options(*flag.split(), "--tag-output", "--log-dir", "logs", "x", "-np3")
+    assert (len(options.slots), options.output_directory) == (2, Path("logs"))
+    assert options.command == ["x", "-np3"]
+
+
 def test_the_old_spelling_of_the_interfaces_works() -> None:
     assert launch_options("--network-interface", "eth0", "-np", "1", "x").interfaces == ["eth0"]
 
@@ -211,7 +218,8 @@ def test_the_old_spelling_of_the_interfaces_works() -> None:
         (["-np", "2", "--start-timeout", "nan", "x"], "'nan' is not a number of seconds"),
         (["-np", "2", "--log-level", "loud", "x"], "invalid choice"),
         (["-np", "2", "--nonsense", "x"], "--nonsense"),
-        (["-np", "2", "--ver", "x"], "--ver"),
+        (["-np", "2", "--verbos=1", "x"], "--verbos=1; did you mean --verbose?"),
+        (["-H", "a:2", "--nproc-per-node", "2", "x"], "--nproc-per-node is for one host"),
         (["-H", "a:2", "-hostfile", "f", "x"], "give one of them"),
         (["-H", "a:2", "-np", "3", "x"], "have 2"),
         (["-H", "-oProxyCommand=evil", "x"], "expected one argument"),
