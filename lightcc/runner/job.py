@@ -204,6 +204,9 @@ class Job:
                 f"launched by Python {about['python']!r:.80}",
                 verbose=True,
             )
+            if len(link.waiting) > (cores := int(about["cores"])):
+                shared = "1 core" if cores == 1 else f"{cores} cores"
+                self._say(f"{link.host}: {len(link.waiting)} ranks share {shared}: they take turns")
         elif frame.kind == frames.DRAIN:
             self._on_drain(link)
         elif frame.kind == frames.FATAL:

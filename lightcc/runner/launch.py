@@ -125,7 +125,7 @@ def _launch(
         return _fail(f"cannot start the rendezvous store: {error}", code=1)
     defaults = default_environment(options.slots, os.environ)
     threads = [f"{name}={value}: {_THREADS}" for name, value in defaults.items()]
-    for note in options.notes + threads:
+    for note in options.notes + (threads if options.verbose else []):
         sys.stderr.write(f"lightccrun: {note}\n")
     links: list[Link] = []
     stdin_fd = None if rank_input else _open_input(hosts[0], options)

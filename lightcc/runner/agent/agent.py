@@ -188,7 +188,11 @@ class Agent:
             wakeup_read, selectors.EVENT_READ, lambda: self._on_signals(wakeup_read)
         )
         self._selector.register(self._stdin_fd, selectors.EVENT_READ, self._on_stdin)
-        hello = {"hostname": os.uname().nodename, "python": sys.version.split()[0]}
+        hello = {
+            "hostname": os.uname().nodename,
+            "python": sys.version.split()[0],
+            "cores": len(os.sched_getaffinity(0)),
+        }
         self._put(frames.MAGIC)
         self._send(frames.HELLO, 0, json.dumps(hello).encode())
         while not self._finished():

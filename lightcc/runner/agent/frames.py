@@ -26,7 +26,7 @@ PING = b"P"  # Asks for a PONG: whether the agent still goes on.
 BYE = b"B"  # To a worker that has dialled in: the job is over, and nothing is lost.
 
 # Agent to launcher.
-HELLO = b"H"  # JSON: hostname, python.
+HELLO = b"H"  # JSON: hostname, python, cores.
 STDOUT = b"O"
 STDERR = b"E"
 RESULT = b"R"  # Bytes that the rank wrote to RESULT_FD; all of them come before its EXIT.

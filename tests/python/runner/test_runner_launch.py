@@ -441,7 +441,15 @@ def test_a_served_store_takes_a_secret_that_is_there() -> None:
     assert b"abc" not in text
 
 
-def test_threads_of_ranks_are_told_once_where_nobody_set_them() -> None:
-    result = launch("-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS", threads=None)
-    assert result.stdout.count(b": 1\n") == 3
+def test_threads_of_ranks_are_told_where_nobody_set_them_and_somebody_asks() -> None:
+    result = launch("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS", threads=None)
+    assert result.stdout.count(b": 1\n") == 2
+    assert b"OMP" not in result.stderr
+    result = launch("--verbose", "-np", "2", "true", threads=None)
     assert result.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1
+
+
+def test_more_ranks_than_cores_cost_a_line() -> None:
+    one = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *LAUNCHER]
+    result = subprocess.run([*one, "-np2", "true"], capture_output=True, check=True)
+    assert result.stderr == b"lightccrun: localhost: 2 ranks share 1 core: they take turns\n"
