@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -11,6 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lightcc._core import World
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+_HUGE_BYTES = 1 << 40  # More than any threshold of compression.
 _PACKAGE = str(Path(__file__).parent) + os.sep
 # What has no effect: other programs than these, which Horovod would negotiate and exchange data by.
 # lightcc is what it calls gloo.
@@ -40,6 +46,24 @@ def warn_caller(text: str, category: type[Warning]) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def say_once(text: str) -> None:
+    """Writes a line to the log that this process has not written yet."""
+    if text not in _said:
+        _said.add(text)
+        _log.warning("%s", text)
+
+
+def say_where_nothing_is_compressed(world: World, process_set_id: int | None) -> None:
+    """Says so once, on rank 0, where all ranks of the process set share a host."""
+    if process_set_id is None or world.rank != 0 or world.size == 1:
+        return
+    if not world.compresses(process_set_id, _HUGE_BYTES):
+        say_once(
+            "compression has no effect: all ranks share a host, and only what travels between "
+            "hosts is compressed"
+        )
 
 
 def programs_not_there(env: Mapping[str, str]) -> list[str]:

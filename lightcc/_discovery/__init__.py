@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import elastic, mpi, mpi_comm, slurm, torchrun, variables
 from lightcc._discovery.epoch import Epoch
+from lightcc._warnings import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -169,11 +169,10 @@ def _job(env: Mapping[str, str]) -> Epoch:
             _met = _met or launcher.join(env)
             return _met
     if slurm.is_batch_of_many(env):
-        warnings.warn(
+        warn_caller(
             "this process runs in an allocation of Slurm for several tasks or nodes, but srun did "
             "not start it, so it trains alone; start it with srun --mpi=pmi2 or --mpi=pmix",
             RuntimeWarning,
-            stacklevel=5,
         )
     return Epoch()
 
@@ -187,11 +186,10 @@ def _epoch_of(env: Mapping[str, str], rank_name: str, size_name: str) -> Epoch:
 
 def _warn_alone(env: Mapping[str, str]) -> None:
     if env.get("HOROVOD_SIZE", "1") != "1":
-        warnings.warn(
+        warn_caller(
             f"HOROVOD_SIZE is {env['HOROVOD_SIZE']!r}, but LIGHT_RENDEZVOUS is not set, so this "
             "process trains alone; start it with lightccrun instead of horovodrun.",
             RuntimeWarning,
-            stacklevel=5,
         )
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightcc import _discovery, _world, process_sets as _process_sets
@@ -19,7 +18,7 @@ from lightcc._nccl_file import nccl_file
 from lightcc._ops import nccl_net
 from lightcc._stats.stat_server import StatServer
 from lightcc._stats.statistics import Statistics, make_statistics
-from lightcc._warnings import programs_not_there
+from lightcc._warnings import programs_not_there, say_where_nothing_is_compressed, warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -238,6 +237,9 @@ def _join(
     _process_sets.global_process_set.mpi_comm = mpi_comm
     if expected is None:
         _answer_questions(world, epoch, epoch.prefix)
+    knobs = world.compression_knobs()
+    if knobs["topk"] or knobs["quantize"]:
+        say_where_nothing_is_compressed(world, 0)
 
 
 def shutdown() -> None:
@@ -552,4 +554,4 @@ def _agreed_sets(mpi_comm: MpiComm, process_sets: list[ProcessSet]) -> list[Proc
 
 def _warn_about_variables() -> None:
     for text in _core.knob_warnings(sorted(os.environ)) + programs_not_there(os.environ):
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warn_caller(text, RuntimeWarning)

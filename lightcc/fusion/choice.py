@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightcc import _world
+from lightcc._warnings import say_once
 from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ STRATEGIES = (
 PLANNED = ("piecewise_fusion", "scopewise_fusion")
 #: What earlier versions had, and learnt from steps.
 _GONE = ("arrival", "model")
+_OF_HOROVOD = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 
 class Rule(enum.IntEnum):
@@ -114,6 +117,7 @@ def choose_fusion(
         schedule = _piecewise(str(knobs["schedule"]), piecewise_fusion_schedule)
     elif strategy == "scopewise_fusion":
         schedule = _scopewise(str(knobs["schedule"]), scopewise_fusion_schedule)
+    _tell_of_horovods(strategy)
     rule, limit = Rule.DEFAULT, 0
     if strategy == "none":
         rule = Rule.NONE
@@ -122,6 +126,17 @@ def choose_fusion(
     elif strategy == "auto_fusion" and is_own:
         rule, limit = Rule.AUTO, threshold
     return FusionChoice(strategy, schedule, threshold, rule, limit)
+
+
+def _tell_of_horovods(strategy: str) -> None:
+    """Says once, on rank 0, that variables have no effect which only one strategy looks at."""
+    given = [name for name in _OF_HOROVOD if os.environ.get(name)]
+    if given and strategy != "horovod" and _world.size() > 1 and _world.rank() == 0:
+        say_once(
+            f"{' and '.join(given)} {'have' if len(given) > 1 else 'has'} no effect under the "
+            f"fusion strategy {strategy}; LIGHT_FUSION_STRATEGY=horovod looks at them, and "
+            "LIGHT_FUSION_THRESHOLD is the size for auto_fusion"
+        )
 
 
 def _check_threshold(threshold: object) -> int | None:

@@ -6,13 +6,13 @@ of the process set made.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
 from lightcc._ops import basics
 from lightcc._ops.functions import allgather_object, broadcast_object
+from lightcc._warnings import warn_caller
 from lightcc.fusion.plans import is_within, parse_positions, parse_scopes
 
 if TYPE_CHECKING:
@@ -102,19 +102,17 @@ def _warn_of_unused(choice: FusionChoice, names: list[str]) -> None:
     schedule = choice.schedule
     if choice.strategy == "piecewise_fusion":
         if parse_positions(schedule, "schedule")[-1] >= len(names):
-            _warn(f"{schedule!r} of piecewise_fusion: there are only {len(names)} gradients.")
+            text = f"{schedule!r} of piecewise_fusion: there are only {len(names)} gradients."
+            warn_caller(text, RuntimeWarning)
         return
     scopes = parse_scopes(schedule, "schedule")
     empty = [s for s in scopes if not any(is_within(name, s) for name in names)]
     if empty:
-        _warn(
+        warn_caller(
             f"{schedule!r} of scopewise_fusion: no parameter's name begins with "
-            f"{', '.join(empty)}; names are like {', '.join(names[:3])}."
+            f"{', '.join(empty)}; names are like {', '.join(names[:3])}.",
+            RuntimeWarning,
         )
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _text(choice: FusionChoice) -> str:

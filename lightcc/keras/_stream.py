@@ -20,8 +20,10 @@ from lightcc._adapter import (
 )
 from lightcc._keras.values import Values
 from lightcc._ops.reductions import Average, Sum, check_op
+from lightcc._warnings import say_where_nothing_is_compressed
 from lightcc.compression import AutoCompressor, engine_spec, find_engine_compressor
 from lightcc.fusion import choose_fusion, digest_of
+from lightcc.process_sets import set_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,6 +107,8 @@ class StreamExchange:
         self._spec = None if self._auto is not None else engine_spec(settings.compression)
         self._tuner: CompressionTuner[_Slot] | None = None
         self._fusion = choose_fusion(**settings.fusion)
+        if compressor is not None and self.combines():
+            say_where_nothing_is_compressed(_world.current(), set_id(settings.process_set))
         self._slots: dict[int, _Slot] = {}
         self._stream: GradientStream[_Slot] | None = None
         self._made_for: tuple[int, tuple[int, ...]] | None = None

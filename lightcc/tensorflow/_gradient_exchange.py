@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from lightcc import _world
 from lightcc._adapter import TunedSteps, check_groups
 from lightcc._ops.reductions import Average, check_op
+from lightcc._warnings import say_where_nothing_is_compressed
 from lightcc.compression import (
     AutoCompressor,
     TopKCompressor,
@@ -22,7 +24,7 @@ from lightcc.compression import (
     find_engine_compressor,
 )
 from lightcc.fusion import Rule, batches, choose_fusion, digest_of, evenly
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.tensorflow import _calls, _tuning
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow._naming import given, refuse_compilation
@@ -120,6 +122,8 @@ class GradientExchange:
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._groups = groups
         self._choice = choose_fusion(**fusion)
+        if compressor is not None and self.combines():
+            say_where_nothing_is_compressed(_world.current(), set_id(process_set))
 
     def combines(self) -> bool:
         """Returns whether there is anybody to combine gradients with."""

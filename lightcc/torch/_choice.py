@@ -12,7 +12,6 @@ LIGHT_TOPK_OPTIMIZER=0 means top-k from the first step on, for all of them.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +25,7 @@ from lightcc._adapter import (
     knobs_of_flag,
     say_choice,
 )
+from lightcc._warnings import warn_caller
 from lightcc.compression import CompressionWarning, EngineCompressor, TopKCompressor
 from lightcc.torch._adaptive import is_adaptive
 
@@ -78,4 +78,4 @@ def say_what_is_done(
         return
     is_known = cls in (torch.optim.SGD, torch.optim.ASGD) or is_adaptive(groups)
     if not is_known:
-        warnings.warn(_UNKNOWN.format(name=cls.__name__), CompressionWarning, stacklevel=4)
+        warn_caller(_UNKNOWN.format(name=cls.__name__), CompressionWarning)

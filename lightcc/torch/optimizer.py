@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lightcc import _world
 from lightcc._adapter import (
     CompressedGradients,
     CompressionTuner,
@@ -39,6 +40,7 @@ from lightcc._adapter import (
 )
 from lightcc._ops.basics import size
 from lightcc._ops.reductions import Adasum, Average, Sum, check_op
+from lightcc._warnings import say_where_nothing_is_compressed
 from lightcc.compression import (
     AutoCompressor,
     Int8Compressor,
@@ -134,6 +136,8 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
+        if compressor is not None:
+            say_where_nothing_is_compressed(_world.current(), set_id(process_set))
         if chosen is not compression:
             say_what_is_done(chosen, cls, self.param_groups, process_set)
             self._guard = make_guard(self._compressed, self.param_groups, process_set)

@@ -73,6 +73,9 @@ GridChoice choose_grid(const std::vector<std::int32_t>& ranks,
     }
   }
   if (block == 1 || block == ranks.size()) {
+    if (wanted == true && ranks.size() == host_of.size()) {
+      choice.objection = block == 1 ? "each block has one rank" : "all ranks form one block";
+    }
     return choice;
   }
   Grid grid;

@@ -36,7 +36,7 @@ LIGHTCC_EXPORT GridShape shape_of(const Grid& grid, const std::vector<std::int32
 
 /// `ranks` ascending; `host_of` by world rank. `wanted` and `intra_size` are LIGHT_2D_ALLREDUCE and
 /// LIGHT_INTRA_SIZE. Where a grid would be no better than a flat group (one block, or blocks of
-/// one) there is none, and no objection.
+/// one) there is none. That is an objection only of all ranks, where two levels are asked for.
 GridChoice choose_grid(const std::vector<std::int32_t>& ranks,
                        const std::vector<int>& host_of,
                        std::optional<bool> wanted,

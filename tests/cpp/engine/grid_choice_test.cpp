@@ -57,7 +57,6 @@ TEST(GridChoice, a_given_size_cuts_hosts_into_blocks) {
 
 TEST(GridChoice, within_one_host_a_grid_must_be_asked_for) {
   expect_flat(choose({0, 0, 0, 0}, std::nullopt, 2));
-  expect_flat(choose({0, 0, 0, 0}, true));
 }
 
 TEST(GridChoice, switched_off_there_is_none_and_nothing_to_say) {
@@ -65,11 +64,12 @@ TEST(GridChoice, switched_off_there_is_none_and_nothing_to_say) {
   expect_flat(choose({0, 0, 1}, false, 2));
 }
 
-TEST(GridChoice, one_block_or_blocks_of_one_need_no_grid) {
-  expect_flat(choose({0, 0, 0}, true));
-  expect_flat(choose({0, 1, 2}, true));
-  expect_flat(choose({0, 0, 1, 1}, true, 1));
-  expect_flat(choose({0, 0, 0, 0}, true, 4));
+TEST(GridChoice, one_block_or_blocks_of_one_need_no_grid_which_is_said_if_it_was_asked_for) {
+  expect_flat(choose({0, 0, 0}, true), "all ranks form one block");
+  expect_flat(choose({0, 0, 0, 0}, true, 4), "all ranks form one block");
+  expect_flat(choose({0, 1, 2}, true), "each block has one rank");
+  expect_flat(choose({0, 0, 1, 1}, true, 1), "each block has one rank");
+  expect_flat(choose({0, 1, 2}, std::nullopt));
   expect_flat(choose({0}, true, 8));
 }
 

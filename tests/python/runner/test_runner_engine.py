@@ -74,6 +74,26 @@ def test_ranks_meet_where_loopback_has_ipv6_alone() -> None:
     assert result.stdout.count(b" of 2 local ") == 2, result.stderr
 
 
+COMPRESSED = """
+import torch
+import lightcc.torch as hvd
+hvd.init()
+layer = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+hvd.DistributedOptimizer(optimizer, layer.named_parameters(), hvd.Compression.int8)
+"""
+
+
+def test_rank_0_says_once_what_has_no_effect_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_CYCLE_TIME", "LIGHT_2D_ALLREDUCE", "LIGHT_TOPK_ALLREDUCE"):
+        monkeypatch.setenv(name, "1")
+    result = launch("-np", "2", sys.executable, "-c", COMPRESSED)
+    for words in (b"HOROVOD_CYCLE_TIME has no effect", b"compression has no effect", b"one block"):
+        assert result.stderr.count(words) == 1, result.stderr
+    assert result.stderr.count(b"\n") == 3
+    assert b"[1]" not in result.stderr
+
+
 TORCH = """
 import torch
 import torch.distributed as dist
