@@ -16,7 +16,7 @@ knowing, whether it requires a gradient or not.
 
 from __future__ import annotations
 
-from lightcc import exceptions, process_sets
+from lightcc import __version__, exceptions, process_sets
 from lightcc._ops import basics, waiting
 from lightcc._ops.basics import *
 from lightcc._ops.compression_state import load_compression_state, save_compression_state
@@ -25,12 +25,12 @@ from lightcc._ops.waiting import *
 from lightcc.exceptions import *
 from lightcc.process_sets import *
 from lightcc.torch import exchanges, functions, reductions
+from lightcc.torch._typed import DistributedOptimizer
 from lightcc.torch.compression import Compression
 from lightcc.torch.exchanges import *
 from lightcc.torch.functions import *
 from lightcc.torch.grad_scaler import GradScaler
 from lightcc.torch.local_steps import LocalSteps
-from lightcc.torch.optimizer import DistributedOptimizer
 from lightcc.torch.reductions import *
 from lightcc.torch.sparse import sparse_allreduce_async
 from lightcc.torch.sync_batch_norm import SyncBatchNorm
@@ -43,6 +43,7 @@ __all__ = [
     "GradScaler",
     "LocalSteps",
     "SyncBatchNorm",
+    "__version__",
     "elastic",
     "load_compression_state",
     "report_stats",
@@ -56,3 +57,7 @@ __all__ = [
     *functions.__all__,
     *reductions.__all__,
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

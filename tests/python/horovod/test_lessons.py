@@ -21,9 +21,10 @@ def names_of_parameters() -> list[str]:
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model[0].parameters(), lr=0.1), list(model.named_parameters())
     )
-    assert optimizer._parameter_names[model[0].weight] == "0.weight"
-    optimizer.add_param_group({"params": [model[1].weight]})
-    assert optimizer._parameter_names[model[1].weight] == "1.weight"
+    weights = dict(model.named_parameters())
+    assert optimizer._parameter_names[weights["0.weight"]] == "0.weight"
+    optimizer.add_param_group({"params": [weights["1.weight"]]})
+    assert optimizer._parameter_names[weights["1.weight"]] == "1.weight"
     return sorted(unnamed.values())
 
 

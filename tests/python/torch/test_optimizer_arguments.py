@@ -105,9 +105,9 @@ def test_names_are_pairs_differ_and_are_complete() -> None:
         wrap(m, named_parameters=list(m.named_parameters())[1:])
     # There may be more of them than parameters, and several of one.
     part = torch.optim.SGD(m[0].parameters(), lr=0.1)
-    assert hvd.DistributedOptimizer(part, m.named_parameters())
+    hvd.DistributedOptimizer(part, m.named_parameters())
     p = nn.Parameter(torch.ones(1))
-    assert hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1), [("b", p), ("a", p)])
+    hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1), [("b", p), ("a", p)])
 
 
 @pytest.mark.usefixtures("world")
@@ -147,7 +147,11 @@ def test_what_is_no_argument_of_its_own_is_refused_too() -> None:
     with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
         hvd.DistributedOptimizer(optimizer)
     with pytest.raises(TypeError, match=r"optimizer is a Linear: expected a torch\.optim"):
-        hvd.DistributedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
+        hvd.DistributedOptimizer(nn.Linear(1, 1))  # type: ignore[call-overload]
+    known = hvd.DistributedOptimizer(torch.optim.SGD(model().parameters(), lr=0.1))
+    known.synchronize()
+    with pytest.raises(AttributeError, match="synchronise"):
+        known.synchronise()  # type: ignore[attr-defined]  # mypy sees it as well.
 
 
 @pytest.mark.usefixtures("world")

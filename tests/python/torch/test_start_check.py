@@ -71,7 +71,8 @@ def end_with_the_second_step() -> None:
     hvd.init()
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1))
-    check = optimizer._exchange._start_check
+    assert optimizer._exchange is not None
+    check: Any = optimizer._exchange._start_check
     send = check._send
 
     def send_when_rank_0_has_left() -> None:
