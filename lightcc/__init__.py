@@ -86,3 +86,7 @@ __all__ = [
     *reductions.__all__,
     *waiting.__all__,
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -88,6 +88,11 @@ class EngineCompressor(Compressor):
     #: As messages call it.
     label = ""
 
+    def __repr__(self) -> str:
+        """Returns class and settings."""
+        settings = (f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({', '.join(settings)})"
+
     def spec(self, momentum: float | None = None) -> CompressionSpec:
         """Returns what the engine is asked for.
 

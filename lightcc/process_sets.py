@@ -103,7 +103,9 @@ class ProcessSet:
         number, ranks = self.process_set_id, self.ranks
         return f"ProcessSet(process_set_id={number}, ranks={ranks}, mpi_comm={self.mpi_comm})"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """Returns the same; the set of all ranks has a name, which signatures show."""
+        return "global_process_set" if self.process_set_id == 0 else str(self)
 
 
 class HostProcessSet(ProcessSet):

@@ -104,6 +104,11 @@ class Statistics(Record):
     allreduce_costs: list[AllreduceCost]
     fusion: list[dict[str, Any]]  #: By DistributedOptimizer; see `lightcc.fusion.Planner`.
 
+    def __repr__(self) -> str:
+        """Returns a line for each entry, without those that are 0 or empty."""
+        lines = [f"  {name}={value!r}," for name, value in self.items() if value]
+        return "\n".join(["Statistics(", *lines, ")"])
+
     def scalars(self) -> dict[str, float]:
         """Returns the numbers of `METRICS` by name, for a logger."""
         return {metric.name: self[metric.name] for metric in METRICS}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from lightcc import process_sets
+from lightcc import __version__, process_sets
 from lightcc._keras.frontend import Frontend
 from lightcc._ops import basics
 from lightcc._ops.basics import *
@@ -44,6 +44,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "Product",
     "Sum",
+    "__version__",
     "allgather",
     "allreduce",
     "broadcast",
@@ -102,7 +103,7 @@ def allreduce(  # noqa: D103  Horovod's default of `average`
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    average = None if op is not None and average else average  # `op` is the newer one.
+    average = None if average else average  # As given by nobody: `op` is the newer one.
     return _FRONTEND.allreduce(
         value, name, average, prescale_factor, postscale_factor, op, compression
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from lightcc import exceptions, process_sets
+from lightcc import __version__, exceptions, process_sets
 from lightcc._ops import basics
 from lightcc._ops.basics import *
 from lightcc._ops.compression_state import load_compression_state, save_compression_state
@@ -31,7 +31,7 @@ from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.exchanges import *
 from lightcc.tensorflow.functions import *
 from lightcc.tensorflow.mpi_ops import (
-    _executing_eagerly,
+    _executing_eagerly as _executing_eagerly,
     check_num_rank_power_of_2,
     gpu_available,
     handle_average_backwards_compatibility,
@@ -47,7 +47,7 @@ __all__ = [
     "DistributedOptimizer",
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
-    "_executing_eagerly",
+    "__version__",
     "check_num_rank_power_of_2",
     "gpu_available",
     "handle_average_backwards_compatibility",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from lightcc import process_sets
+from lightcc import __version__, process_sets
 from lightcc._keras.frontend import Frontend
 from lightcc._ops import basics
 from lightcc._ops.basics import *
@@ -40,6 +40,7 @@ __all__ = [
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "__version__",
     "allgather",
     "allreduce",
     "broadcast",

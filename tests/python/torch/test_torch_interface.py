@@ -70,6 +70,7 @@ def test_names_are_horovods() -> None:
     assert set(HOROVOD["names"]) - set(hvd.__all__) == NOT_YET
     assert set(HOROVOD["names"]) - set(dir(hvd)) == NOT_YET
     assert hvd.mpi_ops.allreduce is hvd.allreduce
+    assert dir(hvd) == sorted(hvd.__all__)
     for frontend in (hvd, hvd.mpi_ops):
         assert set(dir(frontend)) >= set(frontend.__all__)
         assert len(frontend.__all__) == len(set(frontend.__all__))

@@ -25,7 +25,17 @@ def test_all_is_exactly_what_the_package_defines() -> None:
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     defined -= {"annotations"}
-    assert sorted([*defined, "__version__", "elastic"]) == sorted(hvd.__all__)
+    assert sorted([*defined, "__version__", "elastic"]) == sorted(hvd.__all__) == dir(hvd)
+
+
+def test_what_is_printed_says_what_it_is() -> None:
+    top_k = "values='fp32', fp16=False, warmup_steps=0, momentum_correction=False, exact=False"
+    assert repr(hvd.Compression.topk(0.1)) == f"TopKCompressor(ratio=0.1, {top_k})"
+    assert "'ProcessSet' = global_process_set)" in str(inspect.signature(hvd.barrier))
+    hvd.init()
+    lines = repr(hvd.stats()).splitlines()
+    assert lines[0] == "Statistics("
+    assert "steps" not in "".join(lines)
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
