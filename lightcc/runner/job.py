@@ -26,6 +26,7 @@ from lightcc.runner.summary import (
     early_leaver,
     failure_lines,
     first_failure,
+    hint,
     signal_name,
 )
 
@@ -406,6 +407,8 @@ class Job:
         if failures and not (self._error and failures[0].lost):
             left = early_leaver(failures, self._host_of_rank)
             lines = failure_lines(failures, self._ended, left)
+            if about := hint(first_failure(failures), self._options.command):
+                lines.append(f"lightccrun: {about}".encode())
             with contextlib.suppress(OSError):
                 sys.stderr.buffer.write(b"\n".join(lines) + b"\n")
                 sys.stderr.flush()

@@ -9,12 +9,14 @@ candidate. Where a rank has left in good order, while others still waited for it
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _CONSEQUENCES = (b"HorovodInternalError", b"PeerFailedError", b"ShutDownError")
 _LEFT = re.compile(rb"by rank (\d+) finishing before the others")  # The engine's ShutDownError.
@@ -81,6 +83,25 @@ def early_leaver(failures: list[RankEnd], hosts: Mapping[int, str]) -> str:
     if rank not in hosts or rank in [end.rank for end in failures]:
         return ""
     return f"rank {rank} on {hosts[rank]}: it left while others still waited for it"
+
+
+def hint(end: RankEnd, command: Sequence[str]) -> str:
+    """Returns what is behind the last words of a rank, where they do not say it; else ""."""
+    last = end.tail[-1] if end.tail else b""
+    if last.startswith(b"ModuleNotFoundError: No module named 'lightcc'"):
+        program = shutil.which(command[0]) or command[0]
+        return f"the ranks ran {program}, which has no lightcc; lightccrun is of {sys.executable}"
+    if last.startswith(b"ModuleNotFoundError: No module named 'horovod'"):
+        return (
+            "lightcc is horovod only with --horovod, and not where it was installed by "
+            "pip install -e, which leaves out the file that does it"
+        )
+    if last.startswith(b"bdb.BdbQuit"):
+        return (
+            f"breakpoint() found no input on rank {end.rank}: rank 0 alone has one; "
+            "docs/guides/debugging.md has other ways"
+        )
+    return ""
 
 
 def failure_lines(failures: list[RankEnd], ended: int, left: str = "") -> list[bytes]:

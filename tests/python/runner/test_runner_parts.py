@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from lightcc.runner.hosts import (
 )
 from lightcc.runner.network import NetworkError, StorePlan, is_local, plan_store
 from lightcc.runner.output import MAX_HELD_LINES, MAX_LINE_BYTES, LineCutter, RankStream, Sink
-from lightcc.runner.summary import RankEnd, early_leaver, failure_lines, first_failure
+from lightcc.runner.summary import RankEnd, early_leaver, failure_lines, first_failure, hint
 
 
 def launch_options(*argv: str) -> LaunchOptions:
@@ -460,6 +461,24 @@ def test_the_first_failing_rank_comes_last_with_its_words() -> None:
         b"its last lines on standard error:",
         b"lightccrun:     out of luck",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            b"ModuleNotFoundError: No module named 'lightcc'",
+            f"no lightcc; lightccrun is of {sys.executable}",
+        ),
+        (b"ModuleNotFoundError: No module named 'horovod'", "only with --horovod, and not where"),
+        (b"bdb.BdbQuit", "breakpoint() found no input on rank 3: rank 0 alone has one"),
+        (b"ModuleNotFoundError: No module named 'x'", ""),
+    ],
+)
+def test_last_words_that_hide_their_cause_have_it_named(words: bytes, expected: str) -> None:
+    found = hint(RankEnd(3, "a", 1, [b"Traceback", words]), ["python", "train.py"])
+    assert expected in found
+    assert bool(found) == bool(expected)
 
 
 LEFT = b"lightcc.exceptions.ShutDownError: lightcc ... by rank 1 finishing before the others."
