@@ -52,6 +52,9 @@ from __future__ import annotations
 
 from lightcc import _checkout  # isort: skip  # noqa: F401  it comes first
 
+import sys
+from typing import TYPE_CHECKING
+
 from lightcc import exceptions, process_sets
 from lightcc._ops import basics, exchanges, functions, reductions, waiting
 from lightcc._ops.basics import *
@@ -87,6 +90,27 @@ __all__ = [
     *waiting.__all__,
 ]
 
+_OF_FRAMEWORKS = {
+    "broadcast_optimizer_state": "lightcc.torch",
+    "broadcast_parameters": "lightcc.torch",
+    "broadcast_variables": "lightcc.tensorflow",
+    "DistributedGradientTape": "lightcc.tensorflow",
+    "DistributedOptimizer": "lightcc.torch, lightcc.tensorflow and lightcc.keras",
+    "SyncBatchNorm": "lightcc.torch",
+}
+
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+
+    def __getattr__(name: str) -> object:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        if where := _OF_FRAMEWORKS.get(name):
+            msg += f", which is in {where}, as it is for one framework"
+        raise AttributeError(msg, name=name, obj=sys.modules[__name__])
+
+
+del TYPE_CHECKING

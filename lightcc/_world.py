@@ -12,7 +12,7 @@ from lightcc._binding import _core
 from lightcc._discovery.epoch import Standing
 from lightcc.exceptions import ShutDownError
 
-_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+_NOT_INITIALIZED = "lightcc has not been initialized; use hvd.init()."
 _FORKED = (
     "lightcc was initialized in the process that forked this one and cannot be used in a forked "
     "child: start workers with the 'spawn' or 'forkserver' method, or keep collectives out of them."

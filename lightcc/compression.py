@@ -7,6 +7,7 @@ and int4 are done by the engine.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -72,6 +73,13 @@ class FP16Compressor(Compressor):
         if ctx is None:
             return tensor
         return tensor.to(ctx) if hasattr(tensor, "to") else tensor.astype(ctx, copy=False)
+
+
+def _check_numbers(**given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Real):
+            msg = f"{name} is {value!r}: expected a number"
+            raise TypeError(msg)
 
 
 class EngineCompressor(Compressor):
@@ -197,6 +205,7 @@ class TopKCompressor(EngineCompressor):
         if values not in (None, "fp32", "fp16", "2bit") or (fp16 and values not in (None, "fp16")):
             msg = f"values is {values!r} and fp16 {fp16}; allowed are 'fp32', 'fp16' and '2bit'"
             raise ValueError(msg)
+        _check_numbers(ratio=ratio, warmup_steps=warmup_steps)
         self.ratio = ratio
         self.values = values or ("fp16" if fp16 else "fp32")
         self.fp16 = self.values == "fp16"
@@ -277,6 +286,7 @@ class AutoCompressor(EngineCompressor):
         self, budget: float = 1.0, error: float | None = None, warmup_steps: int = 100
     ) -> None:
         """Takes the arguments of the class."""
+        _check_numbers(budget=budget, warmup_steps=warmup_steps)
         if not 0.0 < budget <= 1.0:
             msg = f"budget is {budget}: expected a share above 0, at most 1"
             raise ValueError(msg)
@@ -314,11 +324,17 @@ def engine_spec(compression: Any) -> CompressionSpec | None:
     return None if compressor is None else compressor.spec()
 
 
+def compress_one(compression: type[Compressor] | Compressor, tensor: Any) -> tuple[Any, Any]:
+    """Returns what to send for a tensor, and what makes a result of what comes back."""
+    check_compression(compression)
+    return compression.compress(tensor)
+
+
 def compress_each(
     compression: type[Compressor] | Compressor, tensors: Iterable[Any]
 ) -> tuple[list[Any], Callable[[Iterable[Any]], list[Any]]]:
     """Returns what to send for several tensors, and what makes results of what comes back."""
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    compressed = [compress_one(compression, tensor) for tensor in tensors]
 
     def restore(outputs: Iterable[Any]) -> list[Any]:
         return [

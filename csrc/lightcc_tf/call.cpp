@@ -279,7 +279,7 @@ void fail(KernelContext* context, const Status& error) {
 }
 
 Status not_initialized() {
-  return {ErrorCode::kMismatch, "Horovod has not been initialized; use hvd.init()."};
+  return {ErrorCode::kMismatch, "lightcc has not been initialized; use hvd.init()."};
 }
 
 Result<TensorPtr> allocate(KernelContext* context,

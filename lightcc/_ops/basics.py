@@ -19,6 +19,7 @@ from lightcc._ops import nccl_net
 from lightcc._stats.stat_server import StatServer
 from lightcc._stats.statistics import Statistics, make_statistics
 from lightcc._warnings import programs_not_there, say_where_nothing_is_compressed, warn_caller
+from lightcc.exceptions import HorovodInternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,15 +129,23 @@ def init(
         _world.check_not_forked()
         if _world.exists():
             return
-        _discovery.check_not_child()
         _is_dynamic = process_sets == "dynamic"
-        world_comm, sets = _taken_apart(comm, process_sets)
-        is_plain = comm is None and (not sets or sets == "dynamic")
-        expected = _discovery.find_training() if is_plain else None
-        if expected is not None:
-            _join(Epoch(), sets, expected=expected)
-            return
-        _discovery.join(lambda epoch: _join(epoch, sets, world_comm), world_comm)
+        try:
+            _join_job(comm, process_sets)
+        except (ValueError, HorovodInternalError) as error:
+            # The text says what was wrong. How we came to know helps nobody.
+            raise error.with_traceback(None) from error.__cause__
+
+
+def _join_job(comm: Any, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None) -> None:
+    _discovery.check_not_child()
+    world_comm, sets = _taken_apart(comm, process_sets)
+    is_plain = comm is None and (not sets or sets == "dynamic")
+    expected = _discovery.find_training() if is_plain else None
+    if expected is not None:
+        _join(Epoch(), sets, expected=expected)
+        return
+    _discovery.join(lambda epoch: _join(epoch, sets, world_comm), world_comm)
 
 
 def join_world(epoch: Epoch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, overload
 from lightcc import _world
 from lightcc._binding import _core
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
-from lightcc.compression import Compression, compress_each, engine_spec
+from lightcc.compression import Compression, compress_each, compress_one, engine_spec
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     handle = _world.current().allgather(
         sent, ONE, name, set_id(process_set), WAITS, compression=engine_spec(compression)
     )

@@ -16,6 +16,7 @@ from lightcc.compression import (
     Compression,
     NoneCompressor,
     compress_each,
+    compress_one,
     engine_spec,
 )
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
@@ -156,7 +157,7 @@ def allreduce(
         return _allreduce_now(
             tensor, NEW, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     how = (name, choose_op(average, op), prescale_factor, postscale_factor, set_id(process_set))
     spec = engine_spec(compression)
     handle = _world.current().allreduce(sent, ONE, NEW, *how, WAITS, spec)
@@ -429,7 +430,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     handle = _world.current().reducescatter(
         sent,
         ONE,

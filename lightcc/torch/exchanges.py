@@ -24,7 +24,7 @@ from lightcc._ops.exchanges import (
     send,
     send_async,
 )
-from lightcc.compression import compress_each
+from lightcc.compression import compress_each, compress_one
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
@@ -88,7 +88,7 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     if compiled := operators(process_set, compression):
         gathered = compiled.allgather(sent, name, process_set.process_set_id)
     elif records(sent):

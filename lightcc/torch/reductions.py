@@ -30,7 +30,7 @@ from lightcc._ops.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
-from lightcc.compression import compress_each
+from lightcc.compression import compress_each, compress_one
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
@@ -131,7 +131,7 @@ def allreduce(
             tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set
         )
     op = choose_op(average, op)
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     if compiled := operators(process_set, compression):
         output = compiled.allreduce(
             sent, name, op, prescale_factor, postscale_factor, process_set.process_set_id
@@ -230,7 +230,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    sent, context = compression.compress(tensor)
+    sent, context = compress_one(compression, tensor)
     how = (op, process_set, prescale_factor, postscale_factor)
     if compiled := operators(process_set, compression):
         members = (process_set.process_set_id, process_set.size(), process_set.rank())

@@ -267,7 +267,7 @@ def test_bad_arguments_have_horovods_errors() -> None:
         hvd.allreduce(torch.ones(1), average=False)
     assert records[0].filename == __file__
     hvd.shutdown()
-    with pytest.raises(ValueError, match=r"^Horovod has not been initialized; use hvd\.init\(\)\."):
+    with pytest.raises(ValueError, match=r"^lightcc has not been initialized; use hvd\.init\(\)\."):
         hvd.allreduce(torch.ones(1))
 
 

@@ -37,9 +37,17 @@ QUESTIONS: list[Callable[[], object]] = [
 def test_questions_before_init_say_what_to_do() -> None:
     for ask in QUESTIONS:
         with pytest.raises(
-            ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."
+            ValueError, match=r"lightcc has not been initialized; use hvd\.init\(\)\."
         ):
             ask()
+
+
+def test_names_of_one_framework_say_where_they_are() -> None:
+    with pytest.raises(
+        AttributeError, match=r"which is in lightcc\.torch, lightcc\.tensorflow and"
+    ):
+        _ = hvd.DistributedOptimizer  # type: ignore[attr-defined]
+    assert not hasattr(hvd, "allreducee")
 
 
 def test_process_alone_is_a_world_of_one() -> None:
@@ -121,8 +129,9 @@ def test_stats_count_completed_operations() -> None:
 
 def test_knob_with_a_bad_value_is_named_at_init(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHT_NUM_STREAMS", "x")
-    with pytest.raises(ValueError, match=r"LIGHT_NUM_STREAMS.*x"):
+    with pytest.raises(ValueError, match=r"LIGHT_NUM_STREAMS.*x") as caught:
         hvd.init()
+    assert len(caught.traceback) == 2  # This line and init() alone.
     assert not hvd.is_initialized()
     monkeypatch.delenv("LIGHT_NUM_STREAMS")
     hvd.init()

@@ -135,6 +135,10 @@ WRONG_TYPES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (hvd.reducescatter, {"postscale_factor": None}, "postscale_factor is None: expected a"),
     (hvd.send, {"destination": "1"}, "destination is '1': expected an integer"),
     (hvd.recv_async, {"source": 1.5}, "source is 1.5: expected an integer"),
+    (hvd.allreduce, {"compression": "int8"}, "compression is 'int8'; allowed are Compression.none"),
+    (hvd.allgather, {"compression": "int8"}, "compression is 'int8'; allowed are Compression.none"),
+    (lambda _, **a: hvd.Compression.topk(**a), {"ratio": "x"}, "ratio is 'x': expected a number"),
+    (lambda _, **a: hvd.Compression.auto(**a), {"budget": None}, "budget is None: expected a"),
 ]
 
 
