@@ -1,8 +1,12 @@
-"""Builds the engine, its Python binding and HARP with CMake; the rest is in pyproject.toml."""
+"""Builds the engine, its Python binding and HARP with CMake, and makes the package's description.
+
+The rest is in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +17,12 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
+# Links and pictures of the repository are none elsewhere: their words stay.
+DESCRIPTION = re.sub(
+    r"!?\[([^]]*)\]\((?!https?://)[^)]*\)",
+    r"\1",
+    Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+)
 # Read by every interpreter that starts; does something only where LIGHTCC_HOROVOD is 1.
 PTH = "lightcc_horovod.pth"
 
@@ -91,6 +101,8 @@ class BuildWithPth(build_py):
 
 
 setup(
+    long_description=DESCRIPTION,
+    long_description_content_type="text/markdown",
     ext_modules=[Extension("lightcc._core", sources=[])],
     cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithPth},
 )

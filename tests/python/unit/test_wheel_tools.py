@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import build_wheel
@@ -53,6 +54,12 @@ def test_other_bits_under_one_interpreter_are_found() -> None:
         "sum: other bits under python 3.12 than under python 3.10",
         "training: other bits under python 3.12 than under python 3.11",
     ]
+
+
+def test_description_has_no_link_into_the_repository() -> None:
+    described = metadata.metadata("lightcc")["Description"]
+    assert "# lightcc" in described
+    assert re.findall(r"(?:\]\(|(?:src|href)=.)(?!https?://).{9}", described) == []
 
 
 def test_source_distribution_holds_what_the_build_includes() -> None:
