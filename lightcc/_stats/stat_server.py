@@ -1,8 +1,9 @@
 """Tells other programs of this machine what this rank counts, when they ask.
 
 A rank listens on an abstract Unix socket, so nothing is left behind, whatever ends it. Whoever
-connects, and is the same user or root, gets one JSON object and the end of the stream. Between
-questions the thread sleeps in accept(), and costs nothing.
+connects, and is the same user or root, gets one JSON object and the end of the stream. Whoever
+has a name that begins with `ASKS_STACKS` gets where the threads are, in place of the counters.
+Between questions the thread sleeps in accept(), and costs nothing.
 
 A child of fork() has no such thread; it closes its copy of the socket.
 """
@@ -18,12 +19,14 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PREFIX = "lightcc-stat-"  # The process and a random number follow in the socket's name.
+ASKS_STACKS = "lightcc-asks-stacks-"
 VERSION = 1
 _PATIENCE_S = 2.0  # For a reader that takes nothing.
 _MAX_WORDS = 8  # The most words of the command line that are shown.
@@ -75,13 +78,17 @@ class StatServer:
     def _serve(self) -> None:
         while True:
             try:
-                reader, _ = self._listener.accept()
+                reader, name = self._listener.accept()
             except OSError:
                 return
             with reader, contextlib.suppress(OSError):
                 reader.settimeout(_PATIENCE_S)
                 if _is_allowed(reader):
-                    reader.sendall(self._answer())
+                    asks_stacks = name and name.startswith(f"\0{ASKS_STACKS}".encode())
+                    reader.sendall(self._stacks() if asks_stacks else self._answer())
+
+    def _stacks(self) -> bytes:
+        return json.dumps(self._facts | {"stacks": stacks_of_others()}).encode()
 
     def _answer(self) -> bytes:
         try:
@@ -90,6 +97,17 @@ class StatServer:
             return json.dumps(self._facts | {"error": str(error)}).encode()
         answer = self._facts | {"monotonic_s": time.monotonic(), "statistics": counters}
         return json.dumps(answer).encode()
+
+
+def stacks_of_others() -> str:
+    """Returns where all threads but this one are, the main one first."""
+    frames = sys._current_frames()  # noqa: SLF001  As faulthandler, but in our own words.
+    threads = sorted(threading.enumerate(), key=lambda it: it is not threading.main_thread())
+    return "\n".join(
+        f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+        for thread in threads
+        if thread.ident in frames and thread is not threading.current_thread()
+    )
 
 
 def _is_allowed(reader: socket.socket) -> bool:

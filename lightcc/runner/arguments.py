@@ -86,6 +86,13 @@ class InfoRequest:
 
 
 @dataclass(frozen=True)
+class StacksRequest:
+    """--stacks: show where the ranks of this machine are."""
+
+    job: str  # "": of all jobs.
+
+
+@dataclass(frozen=True)
 class StoreRequest:
     """--store: serve the store of ranks that somebody else starts."""
 
@@ -171,6 +178,13 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         metavar="HOST[:PORT]",
         help="start no ranks: serve the store of a job whose LIGHT_* variables you set yourself",
     )
+    add(
+        "--stacks",
+        nargs="?",
+        const="",
+        metavar="JOB",
+        help="show where the ranks here are, and leave",
+    )
     add("--gloo", dest="use_gloo", action="store_true", help="accepted: it is what lightcc does")
     add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -234,7 +248,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
 
 def parse(
     argv: Sequence[str], prog: str = "lightccrun"
-) -> LaunchOptions | InfoRequest | StoreRequest:
+) -> LaunchOptions | InfoRequest | StacksRequest | StoreRequest:
     """Checks a command line; on a mistake prints it and leaves with exit code 2."""
     parser = make_parser(prog)
     args = parser.parse_args(argv)
@@ -244,7 +258,7 @@ def parse(
         parser.error(str(error))
 
 
-def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequest:
+def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StacksRequest | StoreRequest:
     """Returns what `args`, which have the names of `make_parser`, ask for.
 
     Raises:
@@ -259,6 +273,8 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
     _check_numbers(args)
     if args.version or args.check_build:
         return InfoRequest(check_build=bool(args.check_build))
+    if (job := getattr(args, "stacks", None)) is not None:
+        return StacksRequest(job)
     try:
         Path.cwd()
     except OSError as error:

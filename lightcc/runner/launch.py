@@ -21,7 +21,7 @@ from lightcc._discovery import variables
 from lightcc.runner.agent import agent
 from lightcc.runner.agent.agent_job import job_for, job_of_worker
 from lightcc.runner.agent.link import Link, ProcessLink
-from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
+from lightcc.runner.arguments import InfoRequest, LaunchOptions, StacksRequest, StoreRequest, parse
 from lightcc.runner.environment import (
     default_environment,
     forwarded_environment,
@@ -75,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     if isinstance(options, InfoRequest):
         return _show_build(check_build=options.check_build)
+    if isinstance(options, StacksRequest):
+        stacks: Any = importlib.import_module("lightcc.top.stacks")
+        return int(stacks.show(options.job))
     if isinstance(options, StoreRequest):
         return serve_store(options)
     return launch(options)

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "says what each column means.",
     )
     parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds (1)")
+    parser.add_argument("--job", metavar="JOB", default="", help="of one job, as its title has it")
     parser.add_argument("--count", metavar="N", type=_count, help="end after N screens")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="text also on a terminal")
@@ -85,10 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         if options.prometheus:
-            _say(as_prometheus(read_ranks()))
+            _say(as_prometheus(_read(options.job)))
             return 0
         if options.serve is not None:
-            return _serve(options.serve)
+            return _serve(options.serve, options.job)
         if options.textfile is not None:
             return _write_textfile(options)
         if sys.stdout.isatty() and not options.text and not options.json:
@@ -111,6 +112,11 @@ def _complain(text: str) -> int:
     return 1
 
 
+def _read(job: str) -> Reading:
+    now = read_ranks()
+    return replace(now, ranks=tuple(it for it in now.ranks if it.job.startswith(job)))
+
+
 class _Readings:
     """Readings at intervals, each with the one before."""
 
@@ -119,7 +125,8 @@ class _Readings:
         self._left: int | None = options.count
         self._due = time.monotonic()
         self.before: Reading | None = None
-        self.now = read_ranks()
+        self._job: str = options.job
+        self.now = _read(self._job)
 
     def advance(self) -> bool:
         """Waits and reads again; False when there were enough."""
@@ -129,7 +136,7 @@ class _Readings:
                 return False
         self._due = max(self._due + self._interval_s, time.monotonic())
         time.sleep(max(0.0, self._due - time.monotonic()))
-        self.before, self.now = self.now, read_ranks()
+        self.before, self.now = self.now, _read(self._job)
         return True
 
 
@@ -176,9 +183,9 @@ def _write_textfile(options: argparse.Namespace) -> int:
         return _complain(f"cannot write {path}: {error.strerror}")
 
 
-def _serve(address: tuple[str, int]) -> int:
+def _serve(address: tuple[str, int], job: str) -> int:
     try:
-        server = MetricsServer(address, "lightcc-top", lambda: as_prometheus(read_ranks()))
+        server = MetricsServer(address, "lightcc-top", lambda: as_prometheus(_read(job)))
     except OSError as error:
         return _complain(f"cannot listen on {address[0]}:{address[1]}: {error.strerror or error}")
     with server:

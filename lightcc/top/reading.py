@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import struct
 import time
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightcc._stats.stat_server import PREFIX, VERSION
+from lightcc._stats.stat_server import ASKS_STACKS, PREFIX, VERSION
 from lightcc._stats.statistics import METRICS
 
 _ANSWER_S = 2.0  # For a rank to answer; the engine may be busy for a while.
@@ -64,18 +65,33 @@ class Link:
 
 def read_ranks() -> Reading:
     """Asks every rank that this user may ask, side by side."""
+    answers, silent = _ask_all("")
+    found = [rank for answer in answers if (rank := _parse(answer)) is not None]
+    found.sort(key=lambda one: (one.job, one.rank))
+    return Reading(tuple(found), silent, time.monotonic(), read_links())
+
+
+def read_stacks() -> tuple[list[dict[str, Any]], tuple[int, ...]]:
+    """Returns facts and `stacks` of every rank that this user may ask, and who did not answer."""
+    answers, silent = _ask_all(f"\0{ASKS_STACKS}{secrets.token_hex(8)}")
+    found = [it for it in answers if "stacks" in it and _has_facts(it)]
+    return sorted(found, key=lambda it: (it["job"], it["rank"])), silent
+
+
+def _ask_all(own_name: str) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
+    """Returns what ranks answer to somebody of that name, and the processes that do not."""
     names = _socket_names()
-    found: list[Rank] = []
+    found: list[dict[str, Any]] = []
     silent: list[int] = []
     if names:
+        own = [own_name and f"{own_name}-{i}" for i in range(len(names))]
         with ThreadPoolExecutor(min(32, len(names))) as pool:
-            for name, answer in zip(names, pool.map(_ask, names), strict=True):
-                if isinstance(answer, Rank):
+            for name, answer in zip(names, pool.map(_ask, names, own), strict=True):
+                if isinstance(answer, dict):
                     found.append(answer)
                 elif answer is not None:
                     silent.append(_pid_of(name))
-    found.sort(key=lambda one: (one.job, one.rank))
-    return Reading(tuple(found), tuple(sorted(silent)), time.monotonic(), read_links())
+    return found, tuple(sorted(silent))
 
 
 def _socket_names() -> list[str]:
@@ -93,11 +109,13 @@ def _pid_of(name: str) -> int:
     return int(pid) if pid.isascii() and pid.isdigit() else -1
 
 
-def _ask(name: str) -> Rank | str | None:
-    """Returns a rank, why it did not answer, or None where it is gone or somebody else's."""
+def _ask(name: str, own_name: str) -> dict[str, Any] | str | None:
+    """Returns an answer, why there is none, or None where the rank is gone or somebody else's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(_ANSWER_S)
         try:
+            if own_name:
+                asker.bind(own_name)
             asker.connect(f"\0{name}")
             raw = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             pid, user, _ = _CREDENTIALS.unpack(raw)
@@ -108,8 +126,16 @@ def _ask(name: str) -> Rank | str | None:
             return "it does not answer"
         except OSError:
             return None  # It has just ended.
-    answer = _parse(text) if text else None
-    return answer if answer is not None and answer.pid == pid else None
+    answer = _decode(text)
+    return answer if answer.get("pid") == pid else None
+
+
+def _decode(text: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _read_all(asker: socket.socket) -> bytes:
@@ -124,19 +150,19 @@ def _read_all(asker: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def _parse(text: bytes) -> Rank | None:
+def _has_facts(answer: dict[str, Any]) -> bool:
+    is_sound = all(isinstance(answer.get(name), kind) for name, kind in _FACTS.items())
+    return is_sound and answer.get("version") == VERSION
+
+
+def _parse(answer: dict[str, Any]) -> Rank | None:
     """Returns a rank from its answer; None where it is not one that we understand."""
     try:
-        answer = json.loads(text)
-        if answer["version"] != VERSION or "statistics" not in answer:
+        if not _has_facts(answer) or "statistics" not in answer:
             return None
         facts = {name: answer[name] for name in _FACTS}
         counters = dict(answer["statistics"])
-        is_sound = all(isinstance(facts[name], kind) for name, kind in _FACTS.items())
-        is_sound = is_sound and all(
-            isinstance(counters[metric.name], int | float) for metric in METRICS
-        )
-        if not is_sound:
+        if not all(isinstance(counters[metric.name], int | float) for metric in METRICS):
             return None
         return Rank(
             **facts | {"command": tuple(map(str, facts["command"]))},

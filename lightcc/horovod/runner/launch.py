@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightcc._ops.basics import gloo_built, mpi_built
 from lightcc.horovod.alias import VERSION
 from lightcc.horovod.runner.interactive import start
-from lightcc.runner.arguments import InfoRequest, StoreRequest, make_parser, parse
+from lightcc.runner.arguments import InfoRequest, StacksRequest, StoreRequest, make_parser, parse
 from lightcc.runner.launch import launch, main as lightccrun, serve_store
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def run_commandline() -> int:
         return 0
     if isinstance(options, StoreRequest):
         return serve_store(options)
+    if isinstance(options, StacksRequest):
+        return lightccrun(["--stacks", options.job])
     options.environment["LIGHTCC_HOROVOD"] = "1"
     return launch(options)
 

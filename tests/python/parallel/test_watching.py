@@ -18,6 +18,7 @@ from exposition import check_exposition
 import lightcc as hvd
 from lightcc._stats import metrics_http as _metrics_http
 from lightcc._stats.statistics import METRICS
+from lightcc.runner import launch
 from lightcc.testing import RankProcesses, spawn_ranks
 from lightcc.top import cli, export, reading, screen
 from lightcc.top.reading import Link, Rank, Reading
@@ -124,10 +125,41 @@ def test_rank_0_knows_who_is_awaited_and_all_ranks_can_be_asked() -> None:
 
 def test_an_answer_that_is_damaged_counts_as_none() -> None:
     for text in (b"", b"{", b"[]", b"null", b'{"version": 1}', b"[" * 100_000):
-        assert reading._parse(text) is None
+        assert reading._parse(reading._decode(text)) is None
     answer: dict[str, Any] = {"version": 1, "pid": 1, "rank": "0", "size": 1, "job": "a"}
     answer |= {"hostname": "h", "command": [], "started_unix_s": 0, "monotonic_s": 0}
-    assert reading._parse(json.dumps(answer | {"statistics": {}}).encode()) is None
+    assert reading._parse(answer | {"statistics": {}}) is None
+
+
+def look_at_a_rank_that_waits() -> str:
+    hvd.init()
+    seen = ""
+    deadline = time.monotonic() + PATIENCE_S
+    while hvd.rank() == 1 and "in _allreduce_now" not in seen and time.monotonic() < deadline:
+        found, _ = reading.read_stacks()
+        mine = [it["job"] for it in found if it["pid"] == os.getpid()]
+        seen = "".join(it["stacks"] for it in found if (it["job"], it["rank"]) == (*mine, 0))
+    hvd.allreduce(np.ones(10_000), name="late")
+    return seen
+
+
+@pytest.mark.multiproc
+def test_a_rank_that_waits_in_a_collective_tells_where_it_is() -> None:
+    _, seen = spawn_ranks(look_at_a_rank_that_waits, 2)
+    assert seen.startswith("MainThread:\n")
+    assert "in look_at_a_rank_that_waits\n    hvd.allreduce(np.ones(10_000)" in seen
+
+
+@pytest.mark.usefixtures("world")
+def test_the_launcher_shows_stacks_of_one_job(capsys: pytest.CaptureFixture[str]) -> None:
+    job = own_rank().job
+    assert launch.main(["--stacks", job]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"job {job}: rank 0 (process {os.getpid()})\nMainThread:\n")
+    assert launch.main(["--stacks", "no job"]) == 1
+    assert "no rank that can be asked runs here" in capsys.readouterr().err
+    assert cli.main(["--job", job, "--count", "1", "--text"]) == 0
+    assert cli.main(["--job", "no job", "--count", "1", "--text"]) == 1
 
 
 # -- Reporters ------------------------------------------------------------------------------------
