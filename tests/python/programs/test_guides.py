@@ -64,6 +64,7 @@ NOT_RUN = {
 # Python blocks that do not run here, by a text that they have.
 NOT_RUN_PYTHON = {
     "torch.utils.tensorboard": "needs tensorboard; test_watching.py calls a logger",
+    "import wandb": "needs wandb; test_watching.py calls a logger",
     "mpi4py": "test_mpi_communicators.py has MPI and its communicators",
     "lightcc.tensorflow": "tensorflow/test_tensorflow_elastic.py has TensorFlow and its states",
     "import keras": "tensorflow/test_keras_example.py runs such a program",
