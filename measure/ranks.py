@@ -2,9 +2,9 @@
 
 Each program measures one thing, prints a table in Markdown, and stands beside that table with its
 command: `convergence` (what compression does to trainings), `start` (what many ranks cost),
-`torch_collectives`, `sharded` and `optimizer` (lightcc beside torch's own ways). They run where
-lightcc and the framework are installed. `train` emulates trainings on the ranks of `lightcc.bench`,
-which measures what needs no framework.
+`torch_collectives`, `sharded`, `slow_links` and `optimizer` (lightcc beside torch's own ways). They
+run where lightcc and the framework are installed. `train` emulates trainings on the ranks of
+`lightcc.bench`, which measures what needs no framework.
 
 Ranks are on this host, or on network namespaces whose links are shaped at both ends
 (`lightcc.bench.cluster`, needs root). A rank runs the program's own file with `--serve KIND` and
@@ -171,6 +171,12 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+def bytes_sent() -> int:
+    """Returns what this host has sent to others."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return sum(int(it.split()[9]) for it in lines if it.strip().startswith("eth0:"))
 
 
 def run_on_grid(file: str, words: list[str], variables: dict[str, str]) -> int:

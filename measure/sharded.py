@@ -20,7 +20,6 @@ import resource
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from lightcc.torch import fsdp
-from ranks import add_rank_arguments, print_head, print_row, serve, starter, times_text
+from ranks import add_rank_arguments, bytes_sent, print_head, print_row, serve, starter, times_text
 
 WORDS = 1024
 # Each way's compression, the steps of a check, and its limit as a share of the gradients' norm.
@@ -133,12 +132,6 @@ class Rank:
                 of_way["sent"] = bytes_sent() - sent
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {"ways": found, "most_mb": most}
-
-
-def bytes_sent() -> int:
-    """Returns what this host has sent to others."""
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    return sum(int(it.split()[9]) for it in lines if it.strip().startswith("eth0:"))
 
 
 def main() -> int:
