@@ -1,22 +1,31 @@
-"""Figures as the tables of lightcc's tools have them."""
+"""Figures as the tables of lightcc's tools have them: with three digits, so that they compare."""
 
 from __future__ import annotations
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_LIMIT = 999.5  # From there on, three digits make it 1000.
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds with a unit: "12.3 ms"."""
+    """Returns seconds with a unit: "12.0 ms"."""
+    if seconds >= _LIMIT:
+        return f"{seconds:.0f} s"
     for scale, unit in _UNITS:
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
+        if seconds >= _LIMIT * 1e-3 * scale:
+            return f"{_three_digits(seconds / scale)} {unit}"
     return f"{seconds * 1e6:.2g} us"
 
 
 def size(num_bytes: float) -> str:
-    """Returns bytes with a unit: "1.5 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
+    """Returns bytes with a unit: "1.50 MB"."""
+    if num_bytes < _LIMIT:
+        return f"{num_bytes:.3g} B"
+    for unit in ("kB", "MB", "GB"):
         num_bytes /= 1000
-    return f"{num_bytes:.4g} TB"
+        if num_bytes < _LIMIT:
+            return f"{_three_digits(num_bytes)} {unit}"
+    return f"{num_bytes / 1000:.4g} TB"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".")

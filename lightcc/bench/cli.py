@@ -162,6 +162,8 @@ def _measure(
         report.write_json(file, "machine", facts)
     out = sys.stdout
     out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
+    if facts["load_average"] > facts["cores_allowed"] / 2:
+        out.write(f"# busy: load {facts['load_average']:.1f}, so times are too long and vary\n")
     for group in groups:
         out.write(f"# {group.name}: {group.version}\n")
     mode = "in place" if planned[0].inplace else "out of place"

@@ -22,7 +22,7 @@ _FORWARD_SHARE = 1 / 3
 
 _TACO = "Tencent TACO-Training documentation (qcloud-documents, AI training acceleration engine)"
 _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch Transformer-XL large, DGX A100, TF32, batch 8 x 384"
-_ASSUMED = "assumed: 40% of an A100's 312 Tflop/s in bfloat16, batch 8 x 2048"
+_ASSUMED = "assumed: 40% of an A100's 312 Tflop/s in bfloat16, batch 8 x "
 _BF16_FLOPS = 0.4 * 312e12
 _RESNET50_RATE, _RESNET50_BATCH = 777.0, 256
 
@@ -151,6 +151,10 @@ def _published() -> dict[str, dict[str, Any]]:
         source = f"derived from ResNet-50's by multiply-adds: {_TACO}"
         return fields(_RESNET50_BATCH, rate, "A100", source)
 
+    def assumed(name: str, tokens: int) -> dict[str, Any]:
+        rate = round(_BF16_FLOPS / 6 / _macs(name), 3)
+        return fields(8, rate, "A100", f"{_ASSUMED}{tokens}")
+
     resnet50 = {"horovod_tcp": 5504, "lightcc_harp": 11173}
     return {
         "inception_v3": like_resnet50("inception_v3"),
@@ -158,7 +162,11 @@ def _published() -> dict[str, dict[str, Any]]:
         "resnet101": like_resnet50("resnet101"),
         "vgg16": fields(128, 251, "V100", _TACO, horovod_tcp=847, lightcc_harp=3562),
         "transformer_xl": fields(8 * 384, 14497, "A100", _NVIDIA),
-        "gpt3_xl": fields(8, round(_BF16_FLOPS / 6 / _macs("gpt3_xl"), 3), "A100", _ASSUMED),
+        "bert_large": assumed("bert_large", 512),
+        "gpt2": assumed("gpt2", 1024),
+        "gpt3_xl": assumed("gpt3_xl", 2048),
+        "llama2_7b": assumed("llama2_7b", 4096),
+        "llama3_8b": assumed("llama3_8b", 8192),
     }
 
 

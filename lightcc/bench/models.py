@@ -2,10 +2,10 @@
 
 A layer is what back-propagation finishes at once: its gradients' shapes and its multiply-adds for
 one sample of a forward pass, from which `layer_table` apportions time. The models are those of
-torchvision (classifiers of 1000 classes), GPT-2 small, GPT-3 XL, BERT large, and Transformer-XL
-large for WikiText-103; tests hold the known totals. Layers are listed in the order of a forward
-pass; back-propagation produces gradients from the last layer to the first: `gradients` gives them
-in that order.
+torchvision (classifiers of 1000 classes), GPT-2 small, GPT-3 XL, BERT large, Llama 2 and 3, and
+Transformer-XL large for WikiText-103; tests hold the known totals. Layers are listed in the order
+of a forward pass; back-propagation produces gradients from the last layer to the first: `gradients`
+gives them in that order.
 
 Not counted: what has no weights (activations, pooling, attention's products, softmax) and what is
 small beside the products (normalisation, bias).
@@ -148,6 +148,19 @@ def _bert_large() -> list[Layer]:
     return [*layers, _linear(width, width)]
 
 
+def _llama(words: int, inner: int, keys: int, tokens: int) -> list[Layer]:
+    """Llama 2 or 3 (Touvron et al. 2023, Dubey et al. 2024): 32 layers of width 4096."""
+    width = 4096
+    layers = [Layer(((words, width),), 0)]
+    for _ in range(32):
+        outputs = (width, keys, keys, width, inner, inner)  # Attention's four; gate and up.
+        layers += [_linear(width, each, bias=False, at=tokens) for each in outputs]
+        down = _linear(inner, width, bias=False, at=tokens)
+        layers.append(Layer((*down.shapes, (width,), (width,)), down.macs))
+    head = _linear(width, words, bias=False, at=tokens)
+    return [*layers, Layer(((width,), *head.shapes), head.macs)]
+
+
 def _transformer_xl() -> list[Layer]:
     """Transformer-XL large (Dai et al. 2019), as its authors train it on WikiText-103.
 
@@ -185,6 +198,8 @@ MODELS: dict[str, Callable[[], list[Layer]]] = {
     "gpt2": lambda: _gpt(12, 768, 1024),  # Small.
     "gpt3_xl": lambda: _gpt(24, 2048, 2048),
     "bert_large": _bert_large,
+    "llama2_7b": lambda: _llama(32000, 11008, 4096, 4096),
+    "llama3_8b": lambda: _llama(128256, 14336, 1024, 8192),
     "transformer_xl": _transformer_xl,
 }
 

@@ -59,6 +59,8 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ("gpt2", 148, 124_439_808),
         ("gpt3_xl", 292, 1_315_723_264),
         ("bert_large", 391, 335_141_888),
+        ("llama2_7b", 291, 6_738_415_616),
+        ("llama3_8b", 291, 8_030_261_248),
         ("transformer_xl", 215, 285_170_506),
     ],
 )

@@ -147,7 +147,7 @@ def test_communication_of_gpus_is_split_by_when_inputs_were_ready_there(tmp_path
     # What the host's rows say is not changed by that.
     assert summary.steps[0].hidden == pytest.approx(0.003)
     text = report.text(summary)
-    assert "GPUs communicated for 82 ms in 2 steps, by their clocks (to 12 us):" in text
+    assert "GPUs communicated for 82.0 ms in 2 steps, by their clocks (to 12.0 us):" in text
     assert "before the last inputs of the step were ready on the GPU" in text
     assert all(len(line) <= 100 for line in text.splitlines())
 
@@ -251,7 +251,7 @@ def test_what_top_k_saved_is_summed(tmp_path: Path) -> None:
     summary = summarize(read(file.write(tmp_path / "t.json")))
     assert (summary.dense_bytes, summary.sent_bytes) == (2000, 40)
     text = report.text(summary)
-    assert "compression sent 40 B instead of 2 kB: 98.0% saved" in text
+    assert "compression sent 40 B instead of 2.00 kB: 98.0% saved" in text
     assert "which rank was late is in rank 0's file" in text
 
 
