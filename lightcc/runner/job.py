@@ -360,6 +360,7 @@ class Job:
                 timestamps=options.timestamps,
                 copy_to=copy_to,
                 on_traceback=self._on_traceback if kind == frames.STDERR else None,
+                on_terminal=(sys.stdout if kind == frames.STDOUT else sys.stderr).isatty(),
             )
 
     def _on_traceback(self, stream: RankStream) -> None:

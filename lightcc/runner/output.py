@@ -1,7 +1,8 @@
 """Ranks' output on the launcher's standard output and error: whole lines, each naming its rank.
 
 Bytes in, bytes out: nothing is decoded, so binary output survives. A line is written as soon as
-its end (newline or carriage return, for progress bars) has arrived; a last line without one is
+its end (newline or carriage return, for progress bars) has arrived. A carriage return stays one on
+a terminal, and is a newline in a file, where bars would run together. A last line without an end is
 completed with a newline when the stream ends, so that another rank's line cannot continue it. A
 line longer than `MAX_LINE_BYTES` is cut. A traceback waits for its end, so that those of several
 ranks do not mix.
@@ -137,6 +138,7 @@ class RankStream:
         timestamps: bool,
         copy_to: Sink | None,
         on_traceback: Callable[[RankStream], None] | None = None,
+        on_terminal: bool = False,
     ) -> None:
         """Prepares the stream.
 
@@ -147,11 +149,13 @@ class RankStream:
             copy_to: What gets the bytes unchanged; it is closed at the end.
             on_traceback: Called when a traceback begins, which is held until `release()`; without
                 it, tracebacks are lines like others.
+            on_terminal: Whether `out` is one. If not, lines with a label end with a newline.
         """
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._out = out
         self._label = label
         self._timestamps = timestamps
+        self._keeps_returns = on_terminal or not label
         self._cutter = LineCutter()
         self._copy = copy_to
         self._on_traceback = on_traceback
@@ -184,6 +188,8 @@ class RankStream:
             self._copy = None
 
     def _write(self, lines: list[bytes]) -> None:
+        if not self._keeps_returns:  # A bar often begins with a return, which is no line.
+            lines = [it[:-1] + b"\n" if it.endswith(b"\r") else it for it in lines if it != b"\r"]
         if not lines:
             return
         self.tail.extend(line.rstrip()[:_TAIL_LINE_BYTES] for line in lines if line.strip())

@@ -388,6 +388,19 @@ def test_a_stream_prefixes_lines_copies_bytes_and_keeps_the_tail(tmp_path: Path)
     assert (tmp_path / "stderr").read_bytes().endswith(b"line 29\nend")
 
 
+@pytest.mark.parametrize(
+    ("on_terminal", "expected"), [(True, b"[1]\r[1] 5%\r[1]10%\n"), (False, b"[1] 5%\n[1]10%\n")]
+)
+def test_bars_are_lines_in_a_file_and_bars_on_a_terminal(
+    on_terminal: bool, expected: bytes
+) -> None:
+    out = io.BytesIO()
+    stream = RankStream(out, b"[1]", timestamps=False, copy_to=None, on_terminal=on_terminal)
+    stream.feed(b"\r 5%\r10%")
+    stream.finish()
+    assert out.getvalue() == expected
+
+
 def test_a_traceback_is_held_until_it_is_released() -> None:
     out = io.BytesIO()
     begun: list[RankStream] = []
