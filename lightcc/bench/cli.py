@@ -42,6 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the measuring command."""
     parser = Parser(
         prog="python -m lightcc.bench",
+        usage="%(prog)s [COLLECTIVE | cluster | setup-peers] [options]",
         description="Measures collectives on this machine; starts the ranks itself. "
         "'cluster' is allreduce between hosts, "
         "'setup-peers' installs the libraries for --peer.",

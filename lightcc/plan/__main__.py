@@ -77,6 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
     parser = Parser(
         prog="python -m lightcc.plan",
+        usage="%(prog)s --model NAME --hosts N --gpus N --link RATE [options]",
         description="Predicts the step of a training on hosts that are not there yet.",
         allow_abbrev=False,
     )
