@@ -33,6 +33,9 @@ def load_in_place(
     Raises:
         ValueError: The parameter groups are others.
     """
+    if "optimizers" in state:  # LocalSteps has several, and loads each in place.
+        optimizer.load_state_dict(state)
+        return
     groups, states = optimizer.param_groups, optimizer.state
     old_groups = [dict(group) for group in groups]
     old_states = {p: dict(its) if isinstance(its, dict) else its for p, its in states.items()}

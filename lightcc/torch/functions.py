@@ -134,7 +134,7 @@ def fill_gradients(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         optimizer: This rank's.
         state: The `state_dict()` of the root's.
     """
-    if state["state"] or isinstance(optimizer, torch.optim.SparseAdam):
+    if state.get("state", True) or isinstance(optimizer, torch.optim.SparseAdam):
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:

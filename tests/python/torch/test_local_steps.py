@@ -219,6 +219,7 @@ def with_two_optimizers() -> None:
         train(model, optimizer, range(3))
         state = pickle.loads(pickle.dumps(optimizer.state_dict()))
         optimizer.load_state_dict(state)
+        hvd.broadcast_optimizer_state(optimizer, 0)
         train(model, optimizer, range(3, 6))
         ends.append(flat(model))
     torch.testing.assert_close(ends[0], ends[1])
