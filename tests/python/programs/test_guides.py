@@ -61,6 +61,8 @@ NOT_RUN = {
     r"^python ray_": "needs Ray; test_ray.py runs the programs of that page",
     r"^python spark_": "needs Spark; test_spark.py runs it",
 }
+if os.geteuid() != 0:
+    NOT_RUN[r"two_sites"] = "makes hosts, which needs root"
 # Python blocks that do not run here, by a text that they have.
 NOT_RUN_PYTHON = {
     "torch.utils.tensorboard": "needs tensorboard; test_watching.py calls a logger",
