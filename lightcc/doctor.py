@@ -389,6 +389,8 @@ def report_text(findings: Sequence[Finding]) -> str:
             lines += ["", section] if lines else [section]
         lines.append(f"  {marks[finding.status]} {finding.name:<24} {finding.detail}")
     problems = sum(finding.status == PROBLEM for finding in findings)
+    if any(finding.status == MISSING for finding in findings):
+        lines += ["", "-: not there; only some programs need it"]
     lines += [
         "",
         f"{problems} problem{'' if problems == 1 else 's'}" + (" (!)" if problems else ""),

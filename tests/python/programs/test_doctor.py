@@ -120,6 +120,10 @@ def test_the_report_counts_problems() -> None:
         doctor.Finding("network", "NIC lo", doctor.OK, "127.0.0.1"),
     ]
     text = doctor.report_text(findings)
+    assert "-: not there" not in text
+    findings.append(doctor.Finding("libraries", "cupy", doctor.MISSING, "not installed"))
+    text = doctor.report_text(findings)
+    assert "\n-: not there; only some programs need it\n" in text
     assert "  ! memfd " in text
     assert text.endswith("1 problem (!)\n")
 
