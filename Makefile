@@ -108,6 +108,7 @@ lint: .venv/.installed .venv-tools/.lint .venv-tools/.cuda .venv-tools/.docs  ##
 .PHONY: docs
 docs: .venv-tools/.docs  ## Builds the site of the documentation into build/site; any warning fails
 	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs --quiet build
+	@echo "the site begins at build/site/index.html"
 
 .PHONY: bench
 bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
