@@ -1,8 +1,8 @@
 """A warning where residuals are so large that a training may end less accurate.
 
 The statistic is `kept_ratio` of `lightcc.stats().compression`: the norm of the residual over
-the norm of what comes in with a step. It says for how many steps' worth of gradients weights are
-behind. Limits come from short trainings (docs/convergence.md, "The guard").
+the norm of what comes in with a step. It says how many steps of gradient are still unsent.
+Limits come from short trainings (docs/convergence.md, "The guard").
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def init(
     Collective: all ranks of `comm` must call it with the same arguments. It waits for them, at most
     `HOROVOD_START_TIMEOUT` seconds. A rank that comes to an elastic training later does not wait:
     until `elastic.run` joins the others, its world is itself alone, and `rank()`, `size()` and
-    their like say where it will probably stand.
+    others say where it will probably stand.
 
     Args:
         comm: Ranks of the job that form the world; they are renumbered in this order. `None` is
@@ -416,7 +416,7 @@ def stats() -> Statistics:
         - `fusion`: for each DistributedOptimizer its `strategy`, the `plan` (names of gradients
           by bucket; those in none are fused as they become ready) and its `plan_bytes`.
         - On rank 0: `last_asked` counts by rank the operations that it was the last to ask for.
-          `awaited_ranks` have not asked for what has waited longest, for `awaited_seconds`.
+          `awaited_ranks` have not submitted what has waited longest, for `awaited_seconds`.
           `slow_ranks` keep the others waiting in every step. Elsewhere they are empty.
 
         The classes of `lightcc._stats.statistics` say what each entry of these has.

@@ -282,7 +282,7 @@ def _read_manifest(file: Path) -> list[_Tensor]:
     except OSError:
         raise
     except Exception as error:  # zipfile has many for what is damaged.
-        msg = f"{file} is no compression state, or damaged: {error}"
+        msg = f"{file} is not a compression state, or is damaged: {error}"
         raise ValueError(msg) from error
     if version != _VERSION:
         msg = f"{file} is a compression state of version {version}: expected {_VERSION}"

@@ -99,7 +99,7 @@ class Statistics(Record):
 
     compression: list[TensorCompression]
     last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
-    awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
+    awaited_ranks: list[int]  #: Rank 0: who has not submitted what has waited longest.
     slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_TIME), by rank.
     allreduce_costs: list[AllreduceCost]
     fusion: list[dict[str, Any]]  #: By DistributedOptimizer; see `lightcc.fusion.Planner`.

@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m lightcc.bench",
         usage="%(prog)s [COLLECTIVE | cluster | setup-peers] [options]",
-        description="Measures collectives on this machine; starts the ranks itself. "
+        description="Measures collectives on this machine, on ranks that it starts. "
         "'cluster' is allreduce between hosts, "
         "'setup-peers' installs the libraries for --peer.",
         allow_abbrev=False,
@@ -51,18 +51,18 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("collective", choices=cases.COLLECTIVES)
     add("-np", "--num-proc", type=positive, default=2, metavar="N", help="ranks (2)")
-    add("--sizes", default="4K:64M", metavar="A:B", help="from:to by 4, or a list (4K:64M)")
+    add("--sizes", default="4K:64M", metavar="A:B", help="4 times each, or a list (4K:64M)")
     add("--inplace", action="store_true", help="allreduce in place")
-    add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
-    add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="in turns")
+    add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="its gradients")
+    add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="also measure these")
     add("--variants", type=variants(COLLECTIVES), metavar="V,V:VARIABLE=VALUE", help=_VARIANTS)
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
-    add("--hosts", type=positive, default=1, metavar="N", help="namespaces to spread ranks over")
-    add("--link", type=rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
-    add("--delay", type=delay, metavar="TIME", help="of each cable's frames, one way, as 25ms")
+    add("--hosts", type=positive, default=1, metavar="N", help="network namespaces, as root (1)")
+    add("--link", type=rate, default="1g", metavar="RATE", help="rate of each host's link (1g)")
+    add("--delay", type=delay, metavar="TIME", help="one-way delay of each link, such as 25ms")
     add("--tcp-rate", action="store_true", help="hosts in name only, without root: " + _NOMINAL)
-    add("--rounds", type=positive, default=5, help="turns of every library (5)")
-    add("--iterations", type=positive, help="timed calls in a round (by size)")
+    add("--rounds", type=positive, default=5, help="rounds in which each library is measured (5)")
+    add("--iterations", type=positive, help="timed calls of a round (depends on the size)")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
     return parser
 

@@ -81,7 +81,7 @@ def parse_variants(text: str, known: dict[str, V]) -> list[V]:
     for words in dict.fromkeys(text.split(",")):
         name, *settings = words.split(":")
         if name not in known:
-            msg = f"'{name}' is no variant; there are {', '.join(known)}"
+            msg = f"unknown variant '{name}': choose from {', '.join(known)}"
             raise VariantError(msg)
         variant = known[name]
         pairs = [setting.partition("=") for setting in settings]

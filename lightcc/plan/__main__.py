@@ -82,28 +82,28 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--model", metavar="NAME", help="of the table of models")
-    what.add_argument("--parameters", type=_count, metavar="N", help="as 7e9, with --compute")
-    what.add_argument("--trace", type=Path, metavar="FILE", help="rank 0's timeline of a training")
+    what.add_argument("--model", metavar="NAME", help="a model of the table")
+    what.add_argument("--parameters", type=_count, metavar="N", help="such as 7e9, with --compute")
+    what.add_argument("--trace", type=Path, metavar="FILE", help="a timeline that rank 0 recorded")
     add = parser.add_argument
     add("--hosts", type=positive, required=True, metavar="N")
     ranks = ("--gpus", "--ranks-per-host")
-    add(*ranks, type=positive, required=True, metavar="N", help="ranks of each host")
-    add("--link", type=rate, required=True, metavar="RATE", help="of each host, such as 25g")
+    add(*ranks, type=positive, required=True, metavar="N", help="ranks on each host")
+    add("--link", type=rate, required=True, metavar="RATE", help="a host's link, such as 25g")
     add("--tcp", type=rate, metavar="RATE", help="what TCP reaches on it (the link's rate)")
     add("--oversubscription", type=_factor, default=1.0, metavar="X", help=_OVERSUBSCRIPTION)
-    add("--rack", type=positive, default=16, metavar="N", help="hosts of a rack (16)")
+    add("--rack", type=positive, default=16, metavar="N", help="hosts in a rack (16)")
     add("--slow-host", type=_slow_host, action="append", default=[], metavar="H:X[:Y]",
         help="host H computes X times as long, and its link is Y times as slow")  # fmt: skip
     add("--compute", type=_seconds, metavar="S", help="seconds of a step without communication")
-    add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
-    add("--layers", type=Path, metavar="FILE", help="another table")
+    add("--topk-ratio", type=share, default=0.01, metavar="R", help="what top-k sends (0.01)")
+    add("--layers", type=Path, metavar="FILE", help="table of models to use instead")
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, as --json shows them")
-    add("--memory", type=_seconds, metavar="GB", help="of a rank: compare ways of sharding")
+    add("--memory", type=_seconds, metavar="GB", help="memory of a rank: compare ways of sharding")
     add("--module", type=_count, metavar="N", help="parameters of FSDP2's largest module")
     add("--steps", type=_count, metavar="N", help="of a training: compare local steps with int4")
     add("--where", action="store_true", help="say where the time goes")
-    add("--json", action="store_true", help="for programs")
+    add("--json", action="store_true", help="print JSON")
     return parser
 
 

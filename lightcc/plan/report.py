@@ -119,7 +119,7 @@ def _advice(steps: Sequence[Prediction]) -> list[str]:
             )
             gain = default.step_s / best.step_s
             lines += [f"{gain:.2f} times as fast as the default, {kind}:", f"  {variables}"]
-    return lines or ["set nothing: the default is within 3% of the best"]
+    return lines or ["keep the defaults: nothing gains more than 3%"]
 
 
 def _kind(variant: Variant) -> str:

@@ -226,7 +226,7 @@ class RayJob:
             text = "the others wait for workers that are not ready, or in a broken epoch: %s"
             _log.warning(text, ", ".join(map(str, action.workers)))
         elif isinstance(action, FoundSlow):
-            text = "worker %d is slow: a step takes it %.1f times as long as the median rank"
+            text = "worker %d is slow: its step takes %.1f times the median rank's"
             _log.warning(text, action.worker, action.factor)
 
     def start(self, start: Start) -> None:

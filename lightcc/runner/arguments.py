@@ -150,22 +150,22 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-v", "--version", action="store_true", help="print the version and leave")
-    add("-cb", "--check-build", action="store_true", help="print what was found and leave")
+    add("-v", "--version", action="store_true", help="print the version and exit")
+    add("-cb", "--check-build", action="store_true", help="print what was found and exit")
     ranks = ("-np", "--num-proc", "--np")
     add(*ranks, type=_RANKS, metavar="N", help="ranks to start (default: all slots)")
     # As mpirun's; besides, `-np2` is `-n` with the value "p2" to argparse.
     add("-n", dest="num_proc", type=_number_after_p, help=argparse.SUPPRESS)
     per_node = ("--nproc-per-node", "--nproc_per_node")
     add(*per_node, type=_RANKS, metavar="N", help="the same on one host, as torchrun calls it")
-    add("--verbose", action="store_true", help="tell what the launcher does")
-    add("--start-timeout", type=_SECONDS, metavar="S", help="for hosts and ranks to start (30)")
+    add("--verbose", action="store_true", help="say what the launcher does")
+    add("--start-timeout", type=_SECONDS, metavar="S", help="seconds to start in (30)")
     add(
         "--grace",
         type=_SECONDS_OR_NEVER,
         default=SIGNAL_GRACE_S,
         metavar="S",
-        help=f"for ranks to end after SIGTERM ({SIGNAL_GRACE_S:g})",
+        help=f"seconds in which ranks end after SIGTERM ({SIGNAL_GRACE_S:g})",
     )
     add(
         *("--network-interfaces", "--network-interface"),
@@ -183,7 +183,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="JOB",
-        help="show where the ranks here are, and leave",
+        help="show the stacks of the ranks here, and exit",
     )
     add("--gloo", dest="use_gloo", action="store_true", help="accepted: it is what lightcc does")
     add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")
@@ -197,13 +197,13 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         nargs="?",
         const=f":{DEFAULT_PORT}",
         metavar="HOST:PORT",
-        help="hosts are those whose lightcc-worker dials in here; no ssh",
+        help="wait for hosts that connect with lightcc-worker, instead of ssh",
     )
     where(
         "--secret-file",
         type=Path,
         metavar="FILE",
-        help="what they prove; without it LIGHT_SECRET or LIGHT_SECRET_FILE",
+        help="shared secret that workers must present (LIGHT_SECRET, LIGHT_SECRET_FILE)",
     )
     where("-p", "--ssh-port", type=_PORT, metavar="PORT")
     where("-i", "--ssh-identity-file", type=Path, metavar="FILE")

@@ -69,9 +69,9 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         "--slow-factor",
         type=float,
         metavar="F",
-        help="replaces a rank that takes F times as long for a step as the median rank",
+        help="replace a rank whose step takes F times the median rank's",
     )
-    add("--events", metavar="FILE", help="gets what happens, one JSON object a line")
+    add("--events", metavar="FILE", help="write what happens to FILE, one JSON object a line")
 
 
 def elastic_options(

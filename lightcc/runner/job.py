@@ -147,7 +147,7 @@ class Job:
             if again:
                 self._send_all(frames.KILL)
             elif signum == signal.SIGINT and all(link.ready for link in self._links):
-                self._say("interrupted; once more kills the ranks")
+                self._say("interrupted: stopping ranks (Ctrl-C again kills them)")
                 self._ending = True
                 self._send_all(frames.SIGNAL, signal.SIGINT)
                 self._after(INTERRUPT_GRACE_S, self._end)

@@ -287,8 +287,8 @@ class LaunchedJob(Job):
         host = self._host_of[slow.worker]
         what = "is replaced" if slow.is_replaced else "stays"
         self._say(
-            f"worker {slow.worker} on {host} is slow, and {what}: a step takes it "
-            f"{slow.factor:.1f} times as long as the median rank"
+            f"worker {slow.worker} on {host} is slow, and {what}: its step takes "
+            f"{slow.factor:.1f} times the median rank's"
         )
         factor = round(slow.factor, 2)
         self._event_file.write("worker_slow", worker=slow.worker, host=host, factor=factor)

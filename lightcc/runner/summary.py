@@ -82,7 +82,7 @@ def early_leaver(failures: list[RankEnd], hosts: Mapping[int, str]) -> str:
     rank = int(found[1]) if found else -1
     if rank not in hosts or rank in [end.rank for end in failures]:
         return ""
-    return f"rank {rank} on {hosts[rank]}: it left while others still waited for it"
+    return f"rank {rank} on {hosts[rank]} finished while others still waited for it: fewer steps?"
 
 
 def hint(end: RankEnd, command: Sequence[str]) -> str:
@@ -115,7 +115,7 @@ def failure_lines(failures: list[RankEnd], ended: int, left: str = "") -> list[b
     first = first_failure(failures)
     if left:
         lines = [f"failed: {end.describe()}".encode() for end in failures]
-        return [b"lightccrun: " + line for line in [*lines, f"left first: {left}".encode()]]
+        return [b"lightccrun: " + line for line in [*lines, left.encode()]]
     lines = [f"also failed: {end.describe()}".encode() for end in failures if end is not first]
     if ended:
         lines.append(f"{ended} other rank{'s were' if ended > 1 else ' was'} ended".encode())

@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
         "says what each column means.",
     )
     parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds (1)")
-    parser.add_argument("--job", metavar="JOB", default="", help="of one job, as its title has it")
+    parser.add_argument("--job", metavar="JOB", default="", help="only this job, by its title")
     parser.add_argument("--count", metavar="N", type=_count, help="end after N screens")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--text", action="store_true", help="text also on a terminal")
+    form.add_argument("--text", action="store_true", help="plain lines, on a terminal too")
     form.add_argument("--json", action="store_true", help="all counters, one line each time")
     form.add_argument("--prometheus", action="store_true", help="all counters, once; HARP's, too")
     form.add_argument(

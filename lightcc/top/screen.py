@@ -170,7 +170,7 @@ def _row(
 
     in_flight = one.counters["in_flight"]
     if one.rank in awaited:
-        state = "is awaited"
+        state = "blocks others"
     elif one.rank in slow:
         state = "is slow"
     elif in_flight and rate and rate["operations"] == 0:

@@ -99,7 +99,7 @@ class TopKState(_CompressedState):
         exact: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Every rank of the process set must make it, with the same arguments.
+        """Must be called on every rank of the process set, with the same arguments.
 
         Args:
             module: The model, wrapped by DDP or not yet.
@@ -127,7 +127,7 @@ class QuantizedState(_CompressedState):
         *,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Every rank of the process set must make it, with the same arguments.
+        """Must be called on every rank of the process set, with the same arguments.
 
         Args:
             module: The model, wrapped by DDP or not yet.

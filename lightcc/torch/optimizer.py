@@ -428,9 +428,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> Any:
     """Returns `optimizer` with a step that uses the gradients of all ranks.
 
-    Collective: every rank must make it, with the same arguments and the same parameters; their
-    names match gradients across ranks. Start with `broadcast_parameters()` and
-    `broadcast_optimizer_state()`. Ranks that are no members of `process_set` step on their own.
+    Collective: must be called on every rank, with the same arguments and parameters. Gradients
+    are matched by the names of the parameters. Start with `broadcast_parameters()` and
+    `broadcast_optimizer_state()`. Ranks outside `process_set` use their own gradients.
 
     Args:
         optimizer: Any torch optimizer. Its state and parameter groups are shared, not copied.

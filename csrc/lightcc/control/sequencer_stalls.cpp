@@ -28,9 +28,10 @@ Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
     const bool is_from_any = is_transfer(pending.common.op) && pending.members->size() > 2;
     const std::string text =
         std::string(op_type_name(pending.common.op)) + " '" + pending.common.name +
-        "' has waited " + std::to_string(seconds) + " s for ranks [" + listed + "], " +
-        (is_from_any ? "none of which has sent it" : "which have not asked for it") +
-        ". Ranks that run different code or different numbers of steps are the usual cause.";
+        "' has been stalled for " + std::to_string(seconds) + " s: " +
+        (is_from_any ? "none of the ranks [" + listed + "] has sent it"
+                     : "ranks [" + listed + "] have not submitted it") +
+        ". Usually ranks run different code, or make different numbers of steps.";
     if (!std::exchange(pending.warned, true)) {
       report.warnings.push_back(text);
     }

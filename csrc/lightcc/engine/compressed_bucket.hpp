@@ -19,7 +19,7 @@
 
 namespace lightcc {
 
-/// Steps that this rank has made of a compressed tensor, by what it keeps back of it; 0 where that
+/// Steps that this rank has made of a compressed tensor, by the residual of it; 0 where that
 /// begins anew.
 std::uint64_t steps_made(const Signature& signature,
                          const GridPosition& position,

@@ -67,9 +67,9 @@ class Plane {
 
   /// Starts the collective of a bucket that takes `route`, which ends here. Outputs without memory
   /// of the caller's are allocated where their inputs are. Tensors that are staged are copied to
-  /// the host and back, large ones piece by piece; bits, names and what compression keeps back are
+  /// the host and back, large ones piece by piece; bits, names and residuals of compression are
   /// those of the same bucket in host memory. The bucket and all of `site` outlive the Work.
-  /// Errors: kSystem when an output or what compression keeps back cannot be allocated.
+  /// Errors: kSystem when an output or a residual of compression cannot be allocated.
   /// (bucket.cpp)
   Result<std::unique_ptr<Work>> start(Bucket& bucket, const Route& route, const BucketSite& site);
   /// Whether its groups run buckets with such tensors. The same on all ranks.

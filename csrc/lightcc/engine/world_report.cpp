@@ -142,8 +142,8 @@ std::string describe_slow(const Membership& world, const SlowChange& change) {
   }
   std::array<char, 16> factor{};
   (void)std::snprintf(factor.data(), factor.size(), "%.1f", change.factor);
-  return who + " is slow: the others wait for it in every step, which takes it " + factor.data() +
-         " times as long as the median rank";
+  return who + " is slow: the others wait for it in every step. Its step takes " + factor.data() +
+         " times the median rank's";
 }
 
 }  // namespace lightcc

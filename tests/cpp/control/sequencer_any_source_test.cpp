@@ -164,7 +164,7 @@ TEST(SequencerAnySource, a_stall_names_all_who_could_have_sent) {
   const auto report = n.sequencer.check_stalls(n.now + seconds(61));
   ASSERT_EQ(report.warnings.size(), 1U);
   EXPECT_NE(report.warnings[0].find(
-                "RECV 'r' has waited 61 s for ranks [0, 1, 3], none of which has sent it."),
+                "RECV 'r' has been stalled for 61 s: none of the ranks [0, 1, 3] has sent it."),
             std::string::npos)
       << report.warnings[0];
 }

@@ -371,7 +371,7 @@ TEST(Sequencer, a_stall_is_warned_of_once_and_names_who_is_missing) {
   EXPECT_TRUE(n.sequencer.check_stalls(n.now + seconds(59)).warnings.empty());
   const auto report = n.sequencer.check_stalls(n.now + seconds(61));
   ASSERT_EQ(report.warnings.size(), 1U);
-  EXPECT_NE(report.warnings[0].find("ALLREDUCE 'late' has waited 61 s for ranks [0, 2],"),
+  EXPECT_NE(report.warnings[0].find("ALLREDUCE 'late' has been stalled for 61 s: ranks [0, 2]"),
             std::string::npos)
       << report.warnings[0];
   EXPECT_TRUE(report.fatal.ok());

@@ -173,7 +173,7 @@ def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
     ("argv", "expected"),
     [
         (["--models", "lenet"], "'lenet' is no model; there are inception_v3"),
-        (["--variants", "nccl"], "'nccl' is no variant; there are none, horovod"),
+        (["--variants", "nccl"], "unknown variant 'nccl': choose from none, horovod"),
         (["--horovod-fusion", "big"], "'big' is not a size"),
         (["--costs", "/nonexistent"], "/nonexistent cannot be read"),
         (["--layers", "/nonexistent"], "/nonexistent is no table of layers"),

@@ -264,7 +264,7 @@ def test_the_screen_names_who_is_awaited() -> None:
     waiting = {"in_flight": 1, "awaited_ranks": [1], "awaited_seconds": 7.2, "last_asked": [0, 0]}
     shown = screen.make_screen(before, two(11, waiting, {}))
     assert shown.jobs[0].advice == "all wait for rank 1, for 7 s now"
-    assert [row.cells[-1] for row in shown.jobs[0].rows] == ["waits", "is awaited"]
+    assert [row.cells[-1] for row in shown.jobs[0].rows] == ["waits", "blocks others"]
 
 
 def test_the_screen_names_who_is_slow() -> None:

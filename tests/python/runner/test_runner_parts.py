@@ -501,11 +501,11 @@ def test_a_rank_that_left_early_is_named() -> None:
     failures = [RankEnd(2, "b", 1, [LEFT]), RankEnd(0, "a", 1, [LEFT])]
     hosts = {0: "a", 1: "a", 2: "b"}
     left = early_leaver(failures, hosts)
-    assert left == "rank 1 on a: it left while others still waited for it"
+    assert left == "rank 1 on a finished while others still waited for it: fewer steps?"
     assert failure_lines(failures, 0, left) == [
         b"lightccrun: failed: rank 2 on b: exit code 1",
         b"lightccrun: failed: rank 0 on a: exit code 1",
-        b"lightccrun: left first: rank 1 on a: it left while others still waited for it",
+        b"lightccrun: rank 1 on a finished while others still waited for it: fewer steps?",
     ]
 
 

@@ -33,7 +33,7 @@ struct TensorResidual {
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;               ///< The tensor has so many.
   CompressionKernels* kernels = nullptr;  ///< Those that made the state.
-  std::unique_ptr<ShardResidual> state;   ///< What this rank keeps back.
+  std::unique_ptr<ShardResidual> state;   ///< This rank's residual.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
   double send_factor = 0.0;  ///< Multiplies the residual when it is sent; 0: not known.
