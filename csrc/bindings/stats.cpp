@@ -32,10 +32,10 @@ void each_number(const WorldStats& s, const Row& row) {
   row("buckets", kCount, "Collectives that were run for them", s.buckets);
   row("inline_allreduces", kCount, "All-reduces that the negotiation did", s.inline_allreduces);
   row("one_shot_allreduces", kCount, "All-reduces that each rank combined", s.one_shot_allreduces);
-  row("staged_buckets", kCount, "Of GPU tensors: by way of host memory", gpu.staged);
-  row("nccl_buckets", kCount, "Of GPU tensors: by NCCL", gpu.by_own_plane);
-  row("nccl_two_level_buckets", kCount, "Of GPU tensors: by NCCL on two levels", gpu.on_levels);
-  row("nccl_unfinished_buckets", kNow, "Of GPU tensors: by NCCL, unfinished", gpu.unfinished);
+  row("staged_buckets", kCount, "GPU buckets that went through host memory", gpu.staged);
+  row("nccl_buckets", kCount, "GPU buckets that NCCL ran", gpu.by_own_plane);
+  row("nccl_two_level_buckets", kCount, "GPU buckets that NCCL ran on two levels", gpu.on_levels);
+  row("nccl_unfinished_buckets", kNow, "GPU buckets that NCCL has not finished", gpu.unfinished);
   row("payload_bytes", kBytes, "Input of operations that have completed", s.payload_bytes);
   row("in_flight", kNow, "Operations that have not completed", s.in_flight);
   row("network_bytes_sent", kBytes, "To the network, with headers", s.network_bytes_sent);
@@ -46,7 +46,7 @@ void each_number(const WorldStats& s, const Row& row) {
   row("yields", kCount, "Times that it offered its core to others", s.yields);
   row("slow_yields", kCount, "Times that the core came back after 2.5 ms or more", s.slow_yields);
   row("compressed_tensors", kCount, "Tensors that were compressed", compression.tensors);
-  row("compressed_on_gpu", kCount, "Of them, those of which a GPU selected", compression.on_device);
+  row("compressed_on_gpu", kCount, "Tensors whose elements a GPU selected", compression.on_device);
   row("compressed_dense_bytes",
       kBytes,
       "What they would have sent uncompressed",

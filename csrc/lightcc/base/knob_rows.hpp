@@ -109,9 +109,9 @@ inline constexpr auto kRows = std::to_array<Row>({
      .words = "auto, nccl, host, mpi",
      .shared = true,
      .meaning =
-         "What carries tensors of GPUs: NCCL where each rank has it and a GPU of its own, and "
-         "lightcc itself elsewhere, by way of host memory (auto, nccl); lightcc (host, mpi). With "
-         "auto, NCCL is not asked for where no rank sees a GPU."},
+         "What carries tensors of GPUs. auto, nccl: NCCL if each rank has it and a GPU of its own, "
+         "otherwise lightcc through host memory. host, mpi: lightcc. With auto, NCCL is not opened "
+         "where no rank sees a GPU."},
     {.names = {"LIGHT_NCCL_LIBRARY"},
      .target = &Knobs::nccl_library,
      .meaning = "File of NCCL's library. Empty: that of the nvidia-nccl wheel on Python's path, or "
