@@ -51,9 +51,9 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("collective", choices=cases.COLLECTIVES)
     add("-np", "--num-proc", type=positive, default=2, metavar="N", help="ranks (2)")
-    add("--sizes", default="4K:64M", metavar="A:B", help="4 times each, or a list (4K:64M)")
+    add("--sizes", default="4K:64M", metavar="A:B", help="A to B by 4, or a list (4K:64M)")
     add("--inplace", action="store_true", help="allreduce in place")
-    add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="its gradients")
+    add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="gradients of models")
     add("--peer", type=names(tuple(PEERS), "peer"), metavar="NAMES", help="also measure these")
     add("--variants", type=variants(COLLECTIVES), metavar="V,V:VARIABLE=VALUE", help=_VARIANTS)
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
