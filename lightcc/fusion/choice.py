@@ -134,7 +134,7 @@ def _tell_of_horovods(strategy: str) -> None:
     if given and strategy != "horovod" and _world.size() > 1 and _world.rank() == 0:
         say_once(
             f"{' and '.join(given)} {'have' if len(given) > 1 else 'has'} no effect under the "
-            f"fusion strategy {strategy}; LIGHT_FUSION_STRATEGY=horovod looks at them, and "
+            f"fusion strategy {strategy}, only under LIGHT_FUSION_STRATEGY=horovod; "
             "LIGHT_FUSION_THRESHOLD is the size for auto_fusion"
         )
 

@@ -98,8 +98,8 @@ def hint(end: RankEnd, command: Sequence[str]) -> str:
         )
     if last.startswith(b"bdb.BdbQuit"):
         return (
-            f"breakpoint() found no input on rank {end.rank}: rank 0 alone has one; "
-            "docs/guides/debugging.md has other ways"
+            f"breakpoint() found no input on rank {end.rank}: rank 0 alone has that of lightccrun;"
+            " docs/guides/debugging.md has other ways"
         )
     return ""
 

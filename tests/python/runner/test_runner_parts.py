@@ -484,7 +484,7 @@ def test_the_first_failing_rank_comes_last_with_its_words() -> None:
             f"no lightcc; lightccrun is of {sys.executable}",
         ),
         (b"ModuleNotFoundError: No module named 'horovod'", "only with --horovod, and not where"),
-        (b"bdb.BdbQuit", "breakpoint() found no input on rank 3: rank 0 alone has one"),
+        (b"bdb.BdbQuit", "breakpoint() found no input on rank 3: rank 0 alone"),
         (b"ModuleNotFoundError: No module named 'x'", ""),
     ],
 )
