@@ -52,7 +52,7 @@ NOT_RUN = {
     r"lightccrun --store|LIGHT_RENDEZVOUS": "test_runner_engine.py does, with the values printed",
     r"lightcc.bench": "takes minutes; test_bench.py runs small ones",
     r"measure/train": "takes minutes; test_bench_train.py runs small ones",
-    r"^lightcc-top": "asks a running job; parallel/test_watching.py has one",
+    r"^lightcc-top|--stacks": "asks a running job; parallel/test_watching.py has one",
     r"^harp-": "asks about this machine; tests/python/harp runs it",
     r"--listen|^lightcc-worker": "test_dialing_in.py has hosts that dial in",
     r"--install-horovodrun": "writes beside Python's programs; horovod/test_run.py does",
