@@ -8,6 +8,7 @@ behind `help()`), or are its source; nothing is downloaded. Word pieces need the
 from __future__ import annotations
 
 import gzip
+import importlib
 import math
 import os
 import sys
@@ -309,13 +310,11 @@ def pieces() -> Task:
     They are learnt by byte-pair encoding. Most are rare: a step has gradients for few rows of the
     embedding.
     """
-    from tokenizers import ByteLevelBPETokenizer
-
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     parts = ["", ""]  # For training, and for the test: every tenth file.
     for i, file in enumerate(files):
         parts[i % 10 == 0] += file.read_text(encoding="utf-8").encode("ascii", "ignore").decode()
-    known = ByteLevelBPETokenizer()
+    known = importlib.import_module("tokenizers").ByteLevelBPETokenizer()
     known.train_from_iterator(parts[0].splitlines(keepends=True), 1024, show_progress=False)
     window = 32
 

@@ -70,13 +70,13 @@ def local_ways(workload: Workload, site: Site, costs: Costs, steps: int) -> Iter
     ):
         local = alone + predict(whole, variant, site, costs).step_s / EVERY
         outer = min_sent(workload.num_bytes, variant, site) / EVERY
-        found = loss_of(steps / EVERY, topk=variant is _SPARSE)
+        found = loss_of(steps / EVERY, topk=variant is _SPARSE, dense_first=share > 0)
         yield LocalWay(
             name,
             dense if share else 0.0,
             local,
             share * sent + (1 - share) * outer,
             steps * (share * dense + (1 - share) * local),
-            found.after_fifth if share else found.from_start,
+            found.percent,
             _AFTER.format(int(share * steps)) if share else _FROM_START,
         )

@@ -15,17 +15,20 @@ SHARES = [1.0, 0.25, 0.125]
 
 
 def test_losses_are_those_of_trainings_that_are_not_longer() -> None:
-    shortest, longest = LOSSES[False][0], LOSSES[False][-1]
-    assert loss_of(longest.outer_steps - 1, topk=False) == LOSSES[False][-2]
-    assert loss_of(10**6, topk=False) == longest
-    assert loss_of(1, topk=False) == shortest
+    shortest, longest = LOSSES[False, True]
+    assert loss_of(longest.outer_steps - 1, topk=False, dense_first=True) == shortest
+    assert loss_of(10**6, topk=False, dense_first=True) == longest
+    assert loss_of(1, topk=False, dense_first=True) == shortest
 
 
 def test_the_log_says_what_a_length_costs_and_what_a_dense_phase_does() -> None:
-    shortest = LOSSES[True][0]
+    from_start, after_fifth = LOSSES[True, False][0], LOSSES[True, True][0]
     text = losses_text(15, 0, True, 1500)
-    assert f"100 outer steps. A measured training of 100 lost {shortest.from_start:g}%" in text
-    assert text.endswith(f"with dense_steps=300 it lost {shortest.after_fifth:g}%")
+    assert (
+        f"100 outer steps. In a measured training of 100 the loss was {from_start.percent:g}%"
+        in text
+    )
+    assert text.endswith(f"with dense_steps=300 it was {after_fifth.percent:g}%")
     assert losses_text(15, 300, True, 1500).startswith("80 outer steps")
     assert "dense_steps=" not in losses_text(15, 300, True, 1500)
     assert "total_steps says how close" in losses_text(15, 0, False, None)
