@@ -82,6 +82,8 @@ void relax(bool yield) {
   } else {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");  // About as long as the above, where `yield` does nothing.
 #endif
   }
 }

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -39,7 +40,10 @@ class Waker {
 
   /// Announces sleep: from now on peers ring. The caller must look for work once more before
   /// wait().
-  void prepare_to_sleep(SleepState as) { word_->sleeping.store(as, std::memory_order_seq_cst); }
+  void prepare_to_sleep(SleepState as) {
+    word_->sleeping.store(as, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // Partner: that of Doorbell::state().
+  }
   void cancel_sleep() { word_->sleeping.store(kAwake, std::memory_order_relaxed); }
   /// Sleeps until something happens, which ready() tells then, or until `timeout` has passed, or
   /// up to 1 ms less. Thread: the driver.

@@ -10,8 +10,10 @@
 // waits for each, that saves a system call and a thread's wake-up per call. What an idle rank must
 // act on all the same is published with call().
 //
-// Ordering: the sleeper does  sleeping.store(x, seq_cst); look again;  the ringer does
-// publish (seq_cst or a fence after it); sleeping.load(seq_cst).  One of the two sees the other.
+// Ordering: the sleeper does  sleeping.store(x); fence; look again;  the ringer does  publish;
+// fence; sleeping.load().  The fences are sequentially consistent, so one of the two sees the
+// other. A store alone would not do: not all looks are sequentially consistent, and an ARM
+// processor may do the others before the store.
 #pragma once
 
 #include <atomic>
@@ -48,8 +50,7 @@ class Doorbell {
   Doorbell(SleepWord* word, int socket, const SocketAddress* name)
       : word_(word), fd_(socket), name_(name) {}
 
-  /// Wakes a rank that waits. Call after publishing, which must be sequentially consistent or
-  /// followed by this call's fence.
+  /// Wakes a rank that waits. Call after publishing, which this call's fence follows.
   void ring() const {
     if (state() == kWaiting) {
       wake();
@@ -67,7 +68,7 @@ class Doorbell {
     if (word_ == nullptr) {
       return kAwake;
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // Partner: Waker::prepare_to_sleep().
     return word_->sleeping.load(std::memory_order_seq_cst);
   }
   void wake() const;  // Clears `sleeping`, and writes.
