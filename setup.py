@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pybind11
@@ -78,6 +79,8 @@ class CMakeBuild(build_ext):
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DCMAKE_INSTALL_PREFIX={prefix}",
             f"-DPython_EXECUTABLE={sys.executable}",
+            # CMake asks no interpreter where it compiles for another machine.
+            f"-DPython_INCLUDE_DIR={sysconfig.get_path('include')}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
         if not has_harp:

@@ -1,6 +1,10 @@
-"""Builds the source distribution, and one wheel for several CPythons, into a folder.
+"""Builds the source distribution, and for each machine one wheel for several CPythons.
 
-Usage: build_wheel.py [--output dist] [PYTHON...]    (no PYTHON: all that `interpreters` finds)
+Usage: build_wheel.py [--output dist] [--machine x86_64 ...] [PYTHON...]
+
+No PYTHON: all that `interpreters` finds. No --machine: this one. --machine aarch64 needs what
+tools/get_aarch64.sh installs. The C headers of CPython are those of this machine, whose types are
+as large.
 
 Only lightcc/_core.*.so depends on Python. So an ordinary wheel is built for each interpreter, in
 one copy of the source distribution, where CMake compiles the engine once; the bindings of all are
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -61,10 +66,13 @@ def build_sdist(scratch: Path) -> tuple[Path, Path]:
     return sdist, only("*", scratch / "sources")
 
 
-def build_wheel(interpreter: Interpreter, sources: Path, scratch: Path) -> Path:
+def build_wheel(interpreter: Interpreter, machine: str, sources: Path, scratch: Path) -> Path:
     """Returns the contents of the ordinary wheel for one interpreter."""
     wheels = scratch / interpreter.tag
     options = ("--no-deps", "--wheel-dir", wheels)
+    if machine != platform.machine():  # pybind11 reads it.
+        suffix = f".cpython-{interpreter.tag[2:]}-{machine}-linux-gnu.so"
+        os.environ["SETUPTOOLS_EXT_SUFFIX"] = suffix
     run_module("pip", "--python", interpreter.path, "wheel", *options, sources)
     run_module("wheel", "unpack", "--dest", wheels / "contents", only("*.whl", wheels))
     return only("*", wheels / "contents")
@@ -111,52 +119,72 @@ def merge(trees: Sequence[Path]) -> Path:
     return first
 
 
-def pack(contents: Path, interpreters: Sequence[Interpreter], scratch: Path) -> Path:
-    """Returns the wheel of `contents`, for `interpreters` and `old_glibc.GLIBC`."""
+def pack(contents: Path, interpreters: Sequence[Interpreter], machine: str, scratch: Path) -> Path:
+    """Returns the wheel of `contents`, for `interpreters`, `machine` and `old_glibc.GLIBC`."""
     packed, audited = scratch / "packed", scratch / "audited"
     packed.mkdir()
     run_module("wheel", "pack", "--dest-dir", packed, contents)
     tags = ".".join(interpreter.tag for interpreter in interpreters)
     wheel = only("*.whl", packed)
-    run_module("wheel", "tags", "--remove", "--python-tag", tags, "--abi-tag", tags, wheel)
+    named = ("--python-tag", tags, "--abi-tag", tags, "--platform-tag", f"linux_{machine}")
+    run_module("wheel", "tags", "--remove", *named, wheel)
     # An error where the wheel needs more than that of a system.
-    platform = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}_x86_64"
+    platform = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}_{machine}"
     repair = ("repair", "--plat", platform, "--wheel-dir", audited)
     run_module("auditwheel", *repair, only("*.whl", packed))
     return only("*.whl", audited)
+
+
+def build_for(
+    machine: str, interpreters: Sequence[Interpreter], sources: Path, scratch: Path
+) -> Path:
+    """Returns the wheel for one machine, made in `scratch`, a folder that there is not."""
+    scratch.mkdir()
+    before = dict(os.environ)
+    # Read by setuptools in every build: all build in one folder of CMake's.
+    options = scratch / "setuptools.cfg"
+    options.write_text(f"[build_ext]\nbuild_temp = {scratch / 'cmake'}\n")
+    os.environ["DIST_EXTRA_CONFIG"] = str(options)
+    os.environ.update(old_glibc.compiler_flags(machine, scratch))
+    cubins = make_cubins.make_cubins(Path(sys.prefix), scratch / "cubins")
+    os.environ["LIGHTCC_CUBINS"] = str(scratch / "cubins")
+    trees = [build_wheel(interpreter, machine, sources, scratch) for interpreter in interpreters]
+    check_cubins(cubins, trees[0])
+    wheel = pack(merge(trees), interpreters, machine, scratch)
+    os.environ.clear()
+    os.environ.update(before)
+    return wheel
 
 
 def main() -> int:
     """Builds, and leaves nothing of an earlier build in the output folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    parser.add_argument("--machine", dest="machines", action="append", metavar="MACHINE")
     parser.add_argument("pythons", nargs="*", type=Path, metavar="PYTHON")
     arguments = parser.parse_args()
+    machines = arguments.machines or [platform.machine()]
     try:
         interpreters = choose(arguments.pythons)
+        for machine in machines:
+            old_glibc.compiler_for(machine)
     except ValueError as error:
         parser.error(str(error))
-    sys.stdout.write(f"CPython {', '.join(map(str, interpreters))}\n")
+    sys.stdout.write(f"{', '.join(machines)}: CPython {', '.join(map(str, interpreters))}\n")
     sys.stdout.flush()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        # Read by setuptools in every build: all build in one folder of CMake's.
-        options = scratch / "setuptools.cfg"
-        options.write_text(f"[build_ext]\nbuild_temp = {scratch / 'cmake'}\n")
-        os.environ["DIST_EXTRA_CONFIG"] = str(options)
-        os.environ.update(old_glibc.compiler_flags(scratch))
-        cubins = make_cubins.make_cubins(Path(sys.prefix), scratch / "cubins")
-        os.environ["LIGHTCC_CUBINS"] = str(scratch / "cubins")
         sdist, sources = build_sdist(scratch)
-        trees = [build_wheel(interpreter, sources, scratch) for interpreter in interpreters]
-        check_cubins(cubins, trees[0])
-        wheel = pack(merge(trees), interpreters, scratch)
+        made = [sdist]
+        made += [
+            build_for(machine, interpreters, sources, scratch / machine) for machine in machines
+        ]
         arguments.output.mkdir(parents=True, exist_ok=True)
         for old in arguments.output.glob("lightcc-*"):
             old.unlink()
-        for made in (sdist, wheel):
-            shutil.copy2(made, arguments.output)
-            sys.stdout.write(f"{arguments.output / made.name}: {made.stat().st_size} bytes\n")
+        for file in made:
+            shutil.copy2(file, arguments.output)
+            sys.stdout.write(f"{arguments.output / file.name}: {file.stat().st_size} bytes\n")
     return 0
 
 

@@ -1,11 +1,12 @@
 """Says what is missing before the files of a folder can be released as they are.
 
-Usage: check_release.py FOLDER    (FOLDER holds one wheel and one source distribution of lightcc)
+Usage: check_release.py FOLDER    (FOLDER holds lightcc's source distribution, and two wheels)
 
 Looked at: the sources are committed, the changelog has a section with the version and its date and
-nothing waits above it, both files have that version, and the wheel is for the CPythons that its
-classifiers name. It holds the license, the library, the programs, and nothing of the tests. What
-the files do is the work of test_wheel.py, how their description reads that of twine.
+nothing waits above it, all files have that version, there is a wheel for each machine, and it is
+for the CPythons that its classifiers name. It holds the license, the library, the programs, and
+nothing of the tests. What the files do is the work of test_wheel.py, how their description reads
+that of twine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+
+from old_glibc import MACHINES
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
@@ -74,7 +77,8 @@ def wheel_problems(wheel: Path) -> list[str]:
 
 def version_problems(folder: Path, version: str) -> list[str]:
     """Returns a line for each file that is not there in this version."""
-    expected = (f"lightcc-{version}.tar.gz", f"lightcc-{version}-*.whl")
+    wheels = [f"lightcc-{version}-*_{machine}.whl" for machine in MACHINES]
+    expected = [f"lightcc-{version}.tar.gz", *wheels]
     return [
         f"{folder} has no {pattern}, or several"
         for pattern in expected

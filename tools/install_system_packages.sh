@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Makes sure that the packages which `make test-all` and `make sanitize` need are there, or, with the
-# argument "pods", those of `make test-pods`. As root on a machine with apt it installs what is missing,
-# visibly; elsewhere it names what is missing and fails.
+# argument "pods" or "aarch64", those of `make test-pods` or `make test-aarch64`. As root on a machine with
+# apt it installs what is missing, visibly; elsewhere it names what is missing and fails.
 set -euo pipefail
 
 packages=(clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
   libpmi2-0 libpmix-dev munge openjdk-17-jre-headless openssh-client openssh-server pkgconf
   slurm-client slurmctld slurmd)
-if [[ ${1:-} == pods ]]; then
-  packages=(buildah crun debootstrap iproute2 openssh-client)
-fi
+case ${1:-} in
+  pods) packages=(buildah crun debootstrap iproute2 openssh-client) ;;
+  aarch64) packages=(g++-12-aarch64-linux-gnu qemu-user) ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -232,9 +232,20 @@ new-python: .venv-tools/.wheel
 	  PATH="$(TOOLS_BIN):$$PATH" tools/get_python.sh $(NEW_PYTHON)
 
 # PYTHONS: the interpreters; without, each CPython from 3.10 on in PATH, pyenv and build/pythons.
+# MACHINES: x86_64, aarch64 or both; without, this one.
 .PHONY: wheel
 wheel: .venv-tools/.wheel
-	.venv-tools/bin/python tools/build_wheel.py --output dist $(PYTHONS)
+	$(if $(filter aarch64,$(MACHINES)),tools/get_aarch64.sh)
+	.venv-tools/bin/python tools/build_wheel.py --output dist $(MACHINES:%=--machine %) $(PYTHONS)
+
+# By qemu-user: C++ tests of what depends on the processor, and the wheel.
+.PHONY: test-aarch64
+test-aarch64: .venv/.installed .venv-tools/.wheel
+	tools/get_aarch64.sh
+	$(RUN_CPP_TESTS) aarch64 aarch64 --label-exclude '$(CPP_REST)'
+	.venv-tools/bin/python tools/build_wheel.py --output build/aarch64-dist --machine aarch64 \
+	  $$(.venv-tools/bin/python tools/interpreters.py 3.11)
+	.venv/bin/python tools/test_aarch64.py build/aarch64-dist build/aarch64-root
 
 .PHONY: test-wheel
 test-wheel: wheel
@@ -255,7 +266,7 @@ test-new-python: new-python
 
 .PHONY: release-check
 release-check: new-python
-	$(MAKE) test-wheel docs
+	$(MAKE) test-wheel docs MACHINES='x86_64 aarch64'
 	.venv-tools/bin/python -m twine check --strict dist/*
 	.venv-tools/bin/python tools/check_release.py dist
 

@@ -2,11 +2,11 @@
 
 Usage: test_wheel.py FOLDER [--with 3.11=torch==2.13.0 ...] [PYTHON...]
 
-FOLDER holds one wheel of lightcc. For each interpreter a fresh environment gets the wheel, what it
-depends on, and what --with adds for that version; nothing is compiled. wheel_program.py runs there
-on four ranks; its digests must be those of all other interpreters. Also fails when an interpreter
-that the wheel is for is not there: a wheel is as good as what was tested of it. That the wheel is
-as portable as its name says, auditwheel has found when it was built.
+FOLDER holds one wheel of lightcc for this machine. For each interpreter a fresh environment gets
+the wheel, what it depends on, and what --with adds for that version; nothing is compiled.
+wheel_program.py runs there on four ranks; its digests must be those of all other interpreters. Also
+fails when an interpreter that the wheel is for is not there: a wheel is as good as what was tested
+of it. That the wheel is as portable as its name says, auditwheel has found when it was built.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from interpreters import Interpreter, choose
 
 PROGRAM = Path(__file__).resolve().parent / "wheel_program.py"
 RANKS = 4
-RUN_LIMIT_S = 300
+RUN_LIMIT_S = 1200
 EXTRA = re.compile(r"(3\.\d+)=(.+)")
 
 
@@ -59,21 +60,37 @@ def install(wheel: Path, interpreter: Interpreter, extras: Sequence[str], folder
     return folder / "bin"
 
 
-def run_program(programs: Path) -> Outcome:
-    """Runs the program on all ranks in a fresh environment and returns what it printed."""
-    launch = [str(programs / "lightccrun"), "--no-prefix", "-np", str(RANKS)]
+def run_program(
+    programs: Path,
+    *options: str,
+    python: Sequence[str] = (),
+    ranks: int = RANKS,
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Runs the program on all ranks and returns what it printed.
+
+    Args:
+        programs: Folder of the `lightccrun` that starts them.
+        options: The program's.
+        python: What runs the program; empty: the Python of `programs`.
+        ranks: How many there are.
+        variables: What their environment has beside this one's.
+    """
+    launch = [str(programs / "lightccrun"), "--no-prefix", "-np", str(ranks)]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [*launch, str(programs / "python"), str(PROGRAM)],
+        [*launch, *(python or [str(programs / "python")]), str(PROGRAM), *options],
         check=True,
         cwd=programs,
-        env=own,
+        env={**own, **(variables or {})},
         stdout=subprocess.PIPE,
         text=True,
         timeout=RUN_LIMIT_S,
     )
     found = json.loads(done.stdout)
-    versions = ", ".join(f"{part} {found[part]}" for part in ("python", "numpy", "torch"))
+    versions = ", ".join(
+        f"{part} {found[part]}" for part in ("machine", "python", "numpy", "torch")
+    )
     return Outcome(versions, found["digests"])
 
 
@@ -112,9 +129,9 @@ def main() -> int:
     parser.add_argument("--with", dest="extras", action="append", default=[])
     parser.add_argument("pythons", nargs="*", type=Path, metavar="PYTHON")
     arguments = parser.parse_args()
-    wheels = list(arguments.folder.glob("lightcc-*.whl"))
+    wheels = list(arguments.folder.glob(f"lightcc-*_{platform.machine()}.whl"))
     if len(wheels) != 1:
-        parser.error(f"{arguments.folder} must hold one wheel of lightcc, not {len(wheels)}")
+        parser.error(f"{arguments.folder} must hold one wheel for this machine, not {len(wheels)}")
     wheel = wheels[0].resolve()
     try:
         interpreters = choose(arguments.pythons)

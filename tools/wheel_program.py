@@ -1,12 +1,14 @@
 """Runs collectives, and under torch a training, and prints digests of the results' bits as JSON.
 
-`lightccrun -np 4 python wheel_program.py` under several versions of Python, numpy and torch must
-give the same digests. So inputs are made of integers and powers of two, and the model's gradients
-of single multiplications: their bits are the same in every version, and any difference comes from
-lightcc. Its own results must be rounded, or the digests would prove little.
+`lightccrun -np 4 python wheel_program.py` under several versions of Python, numpy and torch, and on
+several kinds of processor, must give the same digests. So inputs are made of integers and powers of
+two, and the model's gradients of single multiplications: their bits are the same in every version,
+and any difference comes from lightcc. Its own results must be rounded, or the digests would prove
+little.
 
-Output, of rank 0: {"python": ..., "numpy": ..., "torch": ... or null, "digests": {name: digest}}.
-What torch tensors give must be what numpy arrays give, and has their name.
+Output, of rank 0: {"python": ..., "numpy": ..., "torch": ... or null, "machine": ..., "digests":
+{name: digest}}. What torch tensors give must be what numpy arrays give, and has their name. --numpy
+leaves torch out. bfloat16 arrays take part where ml_dtypes is installed.
 """
 
 from __future__ import annotations
@@ -67,10 +69,32 @@ def results(hvd: Any, inputs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "scaled": (hvd.allreduce, scaled),
     }
     for name, tensor in inputs.items():
-        chosen = calls_of_floats if name.startswith("float") else calls
+        chosen = calls_of_floats if "float" in name else calls
         for operation, (collective, options) in chosen.items():
             key = f"{operation} of {name}"
             yield key, collective(tensor, name=key, **options)
+
+
+def compressed() -> Iterator[tuple[str, Any]]:
+    """Yields the averages of each compressor in every step: later ones show what was kept back.
+
+    Collective. Ranks of one block send nothing compressed.
+    """
+    chosen = lightcc.Compression
+    for label, compressor in (
+        ("int8", chosen.int8),
+        ("int4", chosen.int4),
+        ("topk", chosen.topk(0.01)),
+        ("topk in 2 bits", chosen.topk(0.01, values="2bit")),
+    ):
+        for dtype in ("float16", "float32"):
+            name = f"{label} of {dtype}"
+            for step in range(STEPS):
+                tensor = numbers(COUNTS[-1], step * lightcc.size() + lightcc.rank()).astype(dtype)
+                yield (
+                    f"{name}, step {step}",
+                    lightcc.allreduce(tensor, name=name, compression=compressor),
+                )
 
 
 def trainings() -> Iterator[tuple[str, Any]]:
@@ -125,10 +149,18 @@ def main() -> int:
         for dtype in DTYPES
         for count in COUNTS
     }
-    found = digests(results(lightcc, inputs))
+    arrays = dict(inputs)
+    if importlib.util.find_spec("ml_dtypes") is not None:
+        import ml_dtypes
+
+        arrays |= {
+            f"bfloat16[{count}]": numbers(count, lightcc.rank()).astype(ml_dtypes.bfloat16)
+            for count in COUNTS
+        }
+    found = digests(results(lightcc, arrays)) | digests(compressed())
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": None}
     differing: list[str] = []
-    if importlib.util.find_spec("torch") is not None:
+    if "--numpy" not in sys.argv and importlib.util.find_spec("torch") is not None:
         import torch
 
         from lightcc import torch as lightcc_torch
@@ -136,10 +168,12 @@ def main() -> int:
         versions["torch"] = torch.__version__
         tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
         by_torch = digests(results(lightcc_torch, tensors))
-        differing = [name for name in found if found[name] != by_torch[name]]
+        differing = [name for name in by_torch if found[name] != by_torch[name]]
         found |= digests(trainings())
     if lightcc.rank() == 0:
-        sys.stdout.write(json.dumps({**versions, "digests": found}) + "\n")
+        sys.stdout.write(
+            json.dumps({**versions, "machine": platform.machine(), "digests": found}) + "\n"
+        )
     if differing:
         sys.stderr.write(f"torch tensors give other bits than arrays: {differing}\n")
     lightcc.shutdown()

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import build_wheel
+import check_release
 import pytest
 import test_wheel as wheel_test
 
@@ -54,6 +55,13 @@ def test_other_bits_under_one_interpreter_are_found() -> None:
         "sum: other bits under python 3.12 than under python 3.10",
         "training: other bits under python 3.12 than under python 3.11",
     ]
+
+
+def test_wheel_that_is_missing_for_a_machine_is_found(tmp_path: Path) -> None:
+    for name in ("lightcc-0.1.0.tar.gz", "lightcc-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"):
+        (tmp_path / name).touch()
+    missing = f"{tmp_path} has no lightcc-0.1.0-*_aarch64.whl, or several"
+    assert check_release.version_problems(tmp_path, "0.1.0") == [missing]
 
 
 def test_description_has_no_link_into_the_repository() -> None:
