@@ -24,7 +24,7 @@ BLOCKS = {
     "LIGHT_INTRA_SIZE": "2",
     "LIGHT_TOPK_THRESHOLD": "16K",
 }
-GRIDS = ((2, {}), (4, BLOCKS))
+GRIDS: tuple[tuple[int, dict[str, str]], ...] = ((2, {}), (4, BLOCKS))
 
 
 def install(wheel: Path, version: str, folder: Path) -> None:
