@@ -118,7 +118,7 @@ def test_a_slow_rank_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (told["worker"], told["host"]) == (int(slow), "localhost")
     assert told["factor"] > 2.5
     assert not [line for line in lines if line["event"] == "epoch_broken"]  # No step was lost.
-    text = f"worker {slow} on localhost is slow, and is replaced: a step takes it "
+    text = f"worker {slow} on localhost is slow, and is replaced: its step takes "
     assert text in job.stderr
 
 

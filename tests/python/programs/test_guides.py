@@ -262,5 +262,5 @@ def test_the_launchers_page_has_every_flag() -> None:
     parsers = [arguments.make_parser(), worker.make_parser()]
     flags = {name for each in parsers for a in each._actions for name in a.option_strings}
     page = (ROOT / "docs" / "reference" / "lightccrun.md").read_text()
-    named = set(re.findall(r"`(--?[a-z][a-z-]*|-H)`", page))
+    named = set(re.findall(r"`(--?[a-z][a-z_-]*|-H)`", page))
     assert named == flags
