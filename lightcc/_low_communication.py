@@ -26,7 +26,7 @@ LOSSES = {
     (False, False): (Loss(100, 2.5),),
     (False, True): (Loss(100, 0.1), Loss(400, 0.2)),
     (True, False): (Loss(100, 8.5), Loss(400, 0.9)),
-    (True, True): (Loss(100, 3.0),),
+    (True, True): (Loss(100, 2.9),),
 }
 #: What int4 in every step loses there, and its share of float32's bytes.
 INT4_LOSS, INT4_SHARE = 0.2, 0.129
