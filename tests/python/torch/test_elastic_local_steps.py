@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
-PATIENCE_S = 120
+PATIENCE_S = 180
 STEPS, EVERY = 60, 10
 
 TRAINING = f"""
@@ -43,7 +43,7 @@ def train(state):
         if story.get(str(worker)) == state.batch:
             os.kill(os.getpid(), signal.SIGKILL)
         if state.batch > 40 and hvd.size() < 4:
-            time.sleep(1)  # Until somebody has come for the one who was lost.
+            time.sleep(3)  # Until somebody has come for the one who was lost.
         optimizer.zero_grad()
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
