@@ -334,7 +334,8 @@ def compress_each(
     compression: type[Compressor] | Compressor, tensors: Iterable[Any]
 ) -> tuple[list[Any], Callable[[Iterable[Any]], list[Any]]]:
     """Returns what to send for several tensors, and what makes results of what comes back."""
-    compressed = [compress_one(compression, tensor) for tensor in tensors]
+    check_compression(compression)
+    compressed = [compression.compress(tensor) for tensor in tensors]
 
     def restore(outputs: Iterable[Any]) -> list[Any]:
         return [

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from elastic_jobs import run_story
 
 import lightcc.torch as hvd
 from lightcc.elastic import State
@@ -19,9 +15,8 @@ from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
-PATIENCE_S = 120
 STEPS = 40
 
 
@@ -127,20 +122,7 @@ about = {{"weights": model.weight.flatten().tolist(), "sizes": state.sizes}}
 def test_each_step_counts_once_though_ranks_are_killed_or_wrong(
     tmp_path: Path, story: dict[str, int]
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAINING)
-    argv = [LIGHTCCRUN, "-np", "4", "--min-np", "2", sys.executable, str(script)]
-    job = subprocess.run(
-        [*argv, json.dumps(story), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-    )
-    assert job.returncode == 0, job.stderr
-    found = [json.loads(path.read_text()) for path in tmp_path.glob("result.*")]
-    assert len(found) >= 4 - len(story), job.stderr
+    found = run_story(TRAINING, story, tmp_path, patience_s=120)
     for about in found:
         assert about["weights"] == [-STEPS * (STEPS + 1) / 2] * 3
         assert about["sizes"][:2] == [4, 3]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from elastic_jobs import run_story
 
-LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
-PATIENCE_S = 180
+if TYPE_CHECKING:
+    from pathlib import Path
+
 STEPS, EVERY = 60, 10
 
 TRAINING = f"""
@@ -68,20 +66,7 @@ def test_steps_of_survivors_are_kept_and_newcomers_take_no_part_in_their_mean(
     A newcomer that counted would take away two of seven steps. Ranks on both sides of a failure may
     be a step apart.
     """
-    script = tmp_path / "train.py"
-    script.write_text(TRAINING)
-    argv = [LIGHTCCRUN, "-np", "4", "--min-np", "2", sys.executable, str(script)]
-    job = subprocess.run(
-        [*argv, json.dumps(story), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env=dict(os.environ),
-    )
-    assert job.returncode == 0, job.stderr
-    found = [json.loads(path.read_text()) for path in tmp_path.glob("result.*")]
-    assert len(found) >= 4 - len(story), job.stderr
+    found = run_story(TRAINING, story, tmp_path, patience_s=180)
     assert len({tuple(about["weights"]) for about in found}) == 1
     for about in found:
         assert about["weights"][0] == pytest.approx(-STEPS, abs=1)
