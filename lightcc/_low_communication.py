@@ -32,7 +32,8 @@ LOSSES = {
 INT4_LOSS, INT4_SHARE = 0.2, 0.129
 #: Steps from one outer step to the next, by default.
 EVERY = 15
-_A_FIFTH = 5
+#: A training has so many times as many steps as its dense phase, where it has one.
+FIFTH = 5
 
 
 def loss_of(outer_steps: float, *, topk: bool, dense_first: bool) -> Loss:
@@ -52,7 +53,7 @@ def losses_text(every: int, dense_steps: int, topk: bool, total_steps: int | Non
             " fifth is dense end closer to dense ones; total_steps says how close"
             " (docs/convergence.md)"
         )
-    has_phase = _A_FIFTH * dense_steps >= total_steps
+    has_phase = FIFTH * dense_steps >= total_steps
     found = loss_of(total_steps / every, topk=topk, dense_first=has_phase)
     text = (
         f"{(total_steps - dense_steps) / every:.0f} outer steps. In a measured training of"
@@ -61,7 +62,7 @@ def losses_text(every: int, dense_steps: int, topk: bool, total_steps: int | Non
     )
     if not has_phase:
         better = loss_of(total_steps / every, topk=topk, dense_first=True)
-        text += f"; with dense_steps={total_steps // _A_FIFTH} it was {better.percent:g}%"
+        text += f"; with dense_steps={total_steps // FIFTH} it was {better.percent:g}%"
     return text
 
 

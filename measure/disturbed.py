@@ -20,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import lightcc.torch as hvd
+from convergence import make_optimizer, make_schedule
 from convergence_tasks import Task, _Transformer, transformer
 from ranks import print_head, print_row
 
@@ -42,14 +44,11 @@ def train(task: Task, seed: int, killed_at: int) -> float:
     hvd.init()
     torch.manual_seed(seed)
     model = _Transformer(int(task.train[0].max()) + 1, WINDOW, WIDTH, 2)
-    adamw = torch.optim.AdamW(model.parameters(), lr=task.learning_rate)
     optimizer = hvd.LocalSteps(
-        adamw, list(model.named_parameters()), dense_steps=STEPS // 5,
+        make_optimizer(task, model), list(model.named_parameters()), dense_steps=STEPS // 5,
         dense_compression=hvd.Compression.int4,
     )  # fmt: skip
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / 50, 1.0 - step / STEPS)
-    )
+    schedule = make_schedule(task, optimizer)
     state = hvd.elastic.TorchState(model, optimizer, schedule=schedule, step=0)
 
     @hvd.elastic.run
@@ -102,7 +101,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.train:
         folder, seed, killed_at = arguments.train
-        loss = train(transformer(), int(seed), int(killed_at))
+        loss = train(replace(transformer(), steps=STEPS), int(seed), int(killed_at))
         Path(folder, os.environ["LIGHT_WORKER"]).write_text(json.dumps(loss))
         return 0
     print_head("seed", "killed before step", "undisturbed", "disturbed", "difference, %")

@@ -34,8 +34,8 @@ import lightcc.torch as hvd
 import ranks
 from convergence import make_optimizer, make_schedule
 from convergence_tasks import transformer
+from lightcc._low_communication import EVERY, FIFTH
 
-EVERY, FIFTH = 15, 5
 TENSOR, COMPUTE_S = 1_000_000, 0.03  # What is emulated.
 BY_STEP = {"dense": hvd.Compression.none, "int4 every step": hvd.Compression.int4}
 BY_ROUND: dict[str, dict[str, Any]] = {

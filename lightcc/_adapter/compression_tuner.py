@@ -34,7 +34,7 @@ from lightcc import _world
 from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
 from lightcc._adapter.gradient_stream import Slot, Unit
-from lightcc._low_communication import local_step_hint
+from lightcc._low_communication import INT4_SHARE, local_step_hint
 from lightcc._ops.basics import stats
 from lightcc._ops.reductions import Max, allreduce
 from lightcc.compression import AutoCompressor
@@ -117,7 +117,7 @@ def ways_for(*, squares: bool, bare: bool) -> list[Way]:
     ways = [Way("uncompressed", None, 1.0)] if bare else []
     ways += [
         Way("int8", CompressionSpec.quantized(8), 0.254),
-        Way("int4", CompressionSpec.quantized(4), 0.129),
+        Way("int4", CompressionSpec.quantized(4), INT4_SHARE),
     ]
     if not squares:  # Each element that is sent has an index of 2 bytes.
         ways += [
@@ -158,7 +158,7 @@ def _int4_and_topk(compressor: Int4First) -> list[Way]:
 
     topk = CompressionSpec(compressor.ratio, compressor.fp16)
     return [
-        Way("int4", CompressionSpec.quantized(4), 0.129),
+        Way("int4", CompressionSpec.quantized(4), INT4_SHARE),
         Way(f"top-k at {compressor.ratio:.3g}", topk, compressor.ratio),
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lightcc._low_communication import EVERY, INT4_LOSS, loss_of
+from lightcc._low_communication import EVERY, FIFTH, INT4_LOSS, loss_of
 from lightcc.plan.buckets import min_sent
 from lightcc.plan.simulator import predict
 from lightcc.plan.site import INDEX_BYTES, Variant
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lightcc.plan.site import Site
     from lightcc.plan.workload import Workload
 
-_DENSE_SHARE = 0.2
 _SPARSE_RATIO, _ENTRY_BYTES = 0.05, 1.75  # With 2-bit values.
 _INT4 = Variant("int4", compression="int4", min_bytes=0)
 #: Its lists are those of top-k, which has entries of more bytes.
@@ -65,7 +64,7 @@ def local_ways(workload: Workload, site: Site, costs: Costs, steps: int) -> Iter
     alone *= max((slow.compute for slow in site.slow), default=1.0)
     whole = replace(workload, gradients=(Gradient(0.0, workload.num_bytes),)).lasting(1e-6)
     for name, variant, share in (
-        ("local steps after a fifth", _INT4, _DENSE_SHARE),
+        ("local steps after a fifth", _INT4, 1 / FIFTH),
         ("sparse local steps", _SPARSE, 0.0),
     ):
         local = alone + predict(whole, variant, site, costs).step_s / EVERY

@@ -94,7 +94,7 @@ class OuterSteps:
             ValueError: Workers make too different numbers of steps. On all ranks.
         """
         self._agree_on_mean(names)
-        moved = {p: self._moved(p).mul_(self._every / self._mean_every) for p in names}
+        moved = {p: self._moved(p) for p in names}
         left = {p: own_part(p).clone() for p in names} if goes_on else {}
         self._flight = self._exchange(
             moved, names, self._every, self._mean_every, self._compression, left
@@ -152,10 +152,7 @@ class OuterSteps:
         Raises:
             HorovodInternalError: A rank failed. On all ranks.
         """
-        moved = {
-            p: own._moved(p).mul_(own.count) if own.count else torch.zeros_like(self.starts[p])
-            for p in names
-        }
+        moved = {p: own._moved(p) if own.count else torch.zeros_like(self.starts[p]) for p in names}
         self._flight = self._exchange(moved, names, own.count, 1.0, Compression.none, {})
         self.finish()
         self.count = 0
@@ -192,6 +189,7 @@ class OuterSteps:
         compression: Any,
         left: Tensors,
     ) -> _Flight:
+        """Starts to add up deltas, each with the weight of its worker's steps."""
         rows: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for p, delta in moved.items():
             rows.setdefault((delta.dtype, delta.device), []).append(p)
@@ -203,6 +201,9 @@ class OuterSteps:
             process_set=self._ranks,
         )
         joined = [join([moved[p] for p in row]) for row in rows.values()]
+        if steps != unit:
+            for row in joined:
+                row.mul_(steps / unit)
         sent, restore = compress_each(compression, joined)
         of_rows = _world.current().allreduce_each(
             sent,
