@@ -38,4 +38,5 @@ def test_compressed_digits_fail_when_the_accuracies_differ() -> None:
     int4 = re.search(rf"^int4{row}", said, re.MULTILINE)
     assert dense is not None, said
     assert int4 is not None, said
-    assert float(dense[1]) > 5 * float(int4[1]) > 0
+    # The broadcast of the weights is among the bytes, and one epoch has eleven steps.
+    assert float(dense[1]) > 4 * float(int4[1]) > 0
