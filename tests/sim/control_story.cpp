@@ -152,8 +152,10 @@ class Story {
       members_[0].push_back(rank);
     }
     for (std::size_t i = 0; i < set_count; ++i) {
+      const auto& host = plan_.hosts[rng_.below(plan_.hosts.size())];
+      const auto& among = rng_.below(2) == 0 ? host : members_[0];
       std::vector<std::int32_t> ranks;
-      for (int rank = 0; rank < size_; ++rank) {
+      for (const int rank : among) {
         if (rng_.below(is_sparse_ ? static_cast<std::uint64_t>(size_) : 2) < (is_sparse_ ? 3 : 1)) {
           ranks.push_back(rank);
         }

@@ -189,7 +189,7 @@ void ControlWorld::pump(int rank) {
   }
   r.control->advance(now_);
   drain(rank);
-  if (r.control->is_closing() && r.running == 0 && r.end == nullptr) {
+  if (r.control->is_closing() && r.running.empty() && r.end == nullptr) {
     r.control->on_quiet();
     drain(rank);
   }
@@ -390,27 +390,40 @@ void ControlWorld::run_bucket(int rank, RunBucket& bucket) {
     content = content * 1099511628211U + std::hash<std::string>()(tensor.agreed->signature.name);
     operations.push_back(tensor.operation);
   }
-  ++r.running;
   Bucket& shared = buckets_[{key, number}];
-  if (shared.arrived > 0 && shared.content != content) {
+  if (!shared.operations.empty() && shared.content != content) {
     violate("rank " + std::to_string(rank) + " runs other tensors than others as bucket " +
             std::to_string(number) + " of set " + std::to_string(bucket.process_set));
     return;
   }
   shared.content = content;
   shared.operations.emplace_back(rank, std::move(operations));
-  const auto* members = r.control->process_sets().find(bucket.process_set);
-  if (++shared.arrived < members->size()) {
+  r.running.emplace_back(key, number);
+  if (r.running.size() == 1) {
+    arrive(rank);
+  }
+}
+
+// A rank runs its buckets one after another: with more at once no circle could be missed.
+void ControlWorld::arrive(int rank) {
+  const Rank& r = ranks_[index(rank)];
+  const BucketKey key = r.running.front();
+  const auto [process_set, lane] = key.first;
+  if (++buckets_[key].arrived < r.control->process_sets().find(process_set)->size()) {
     return;
   }
-  const auto finished = buckets_.extract({key, number});
+  const auto finished = buckets_.extract(key);
   for (auto& [member, tokens] : finished.mapped().operations) {
     const int to = member;
-    const auto done = [this, to, ended = std::move(tokens), key] {
-      --ranks_[index(to)].running;
-      ranks_[index(to)].control->on_bucket_done(key.first, key.second, now_);
+    const auto done = [this, to, ended = std::move(tokens), process_set, lane] {
+      ranks_[index(to)].control->on_bucket_done(process_set, lane, now_);
       for (const OperationToken token : ended) {
         complete(to, token, {}, 0);
+      }
+      std::deque<BucketKey>& running = ranks_[index(to)].running;
+      running.pop_front();
+      if (!running.empty()) {
+        arrive(to);
       }
       wake(to);
     };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -108,6 +109,8 @@ class ControlWorld {
     std::size_t arrived = 0;
     std::vector<std::pair<int, std::vector<OperationToken>>> operations;
   };
+  /// Process set and lane, and the number there.
+  using BucketKey = std::pair<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t>;
   struct Rank {
     std::unique_ptr<ControlPlane> control;
     int host = 0;
@@ -122,7 +125,7 @@ class ControlWorld {
     std::vector<std::uint32_t> seen_beats;  // By place in watched.
     std::vector<int> watched;
     std::size_t outstanding = 0;
-    std::size_t running = 0;
+    std::deque<BucketKey> running;  // In their order; the first one runs.
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> bucket_count;
     std::map<std::string, std::uint64_t> asked;  // How often, by operation.
     std::unique_ptr<EndWorld> end;
@@ -157,6 +160,7 @@ class ControlWorld {
   void tick(int rank);
   void tick_if_due(int rank);
   void run_bucket(int rank, RunBucket& bucket);
+  void arrive(int rank);
   void take_result(int rank, const TakeResult& taken);
   void complete(int rank, OperationToken operation, const Status& status, std::int32_t value);
   void vanish(int rank);
@@ -176,7 +180,7 @@ class ControlWorld {
   std::uint64_t events_ = 0;
   std::uint64_t inline_results_ = 0;
   std::int64_t frames_ = 0;
-  std::map<std::pair<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t>, Bucket> buckets_;
+  std::map<BucketKey, Bucket> buckets_;
   std::string violation_;
 };
 

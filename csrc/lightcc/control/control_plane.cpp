@@ -33,7 +33,19 @@ ControlPlane::ControlPlane(ControlOptions options, TimePoint now)
       silence_.watch(child.rank, now);
     }
   }
-  if (!options_.parent.has_value()) {
+  if (!is_root() && options_.parent->is_remote) {
+    host_ranks_.push_back(options_.rank);
+    for (const ControlPeer& child : options_.children) {
+      if (!child.is_remote) {
+        host_ranks_.push_back(child.rank);
+      }
+    }
+    std::ranges::sort(host_ranks_);
+    options_.sequencer.rank = options_.rank;
+    options_.sequencer.first_slot = kFirstHostSlot;
+    options_.sequencer.slow_time = Duration::zero();  // Who is slow, rank 0 finds.
+  }
+  if (is_root() || !host_ranks_.empty()) {
     sequencer_ = std::make_unique<Sequencer>(options_.sequencer, process_sets_);
   }
 }
@@ -75,7 +87,7 @@ void ControlPlane::on_frame(LinkIndex link, Frame frame, TimePoint now) {
   if (auto* commands = std::get_if<std::vector<Command>>(&frame);
       commands != nullptr && link == kParentLink) {
     wake_at_ = TimePoint::max();
-    if (const Status applied = apply_all(*commands, now); !applied.ok()) {
+    if (const Status applied = apply_all(*commands, false, now); !applied.ok()) {
       on_trouble(applied, now);
     }
     return;
@@ -159,11 +171,9 @@ TimePoint ControlPlane::deadline() const {
   if (!has_held()) {
     return next_tick_;
   }
-  if (sequencer_ != nullptr) {
-    return std::min(next_tick_, sequencer_->next_release());
-  }
   const TimePoint flush = gathering_.has_held() ? gathering_.next_flush() : TimePoint::max();
-  return std::min({next_tick_, wake_at_, flush});
+  const TimePoint release = sequencer_ != nullptr ? sequencer_->next_release() : TimePoint::max();
+  return std::min({next_tick_, wake_at_, flush, release});
 }
 
 void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {

@@ -4,6 +4,10 @@
 // Ranks form a tree. Reports of what a rank is ready for go up, to the sequencer on rank 0; its
 // commands come down, in one order for all. Errors travel both ways.
 //
+// What only ranks of one host take part in does not cross the network: the host's leader has a
+// sequencer for the process sets whose ranks are all on its host. Its commands and those of rank 0
+// reach the ranks of the host in one order, that of the leader.
+//
 // The world ends in one of two ways: in good order (one rank leaves, rank 0 announces it, what was
 // announced before still runs, the rest fails with kShutDown), or in error (the first rank to know
 // tells its neighbours in the tree, who pass it on; everything fails with that error).
@@ -64,7 +68,7 @@ struct ControlOptions {
   Duration peer_timeout = std::chrono::seconds(30);
   std::size_t max_inline_bytes = 0;  ///< Limit of the inputs that go with a report; 0: none does.
   bool wakes_parent = true;  ///< Once it is late, so that rank 0 learns in time who asks for what.
-  SequencerOptions sequencer;       ///< Only the world's size matters on other ranks than 0.
+  SequencerOptions sequencer;       ///< Rank 0's; a leader takes its own for those of its host.
   ProcessSetTable process_sets{0};  ///< Set 0: all ranks.
 };
 
@@ -149,7 +153,7 @@ class ControlObserver {
   virtual void announced(const Signature& tensor, const Execute& execute) = 0;
   /// It is over, and nothing was run for it here.
   virtual void ended(std::uint32_t process_set, const std::string& name) = 0;
-  /// Rank 0 is about to announce what is complete.
+  /// This rank is about to announce what is complete.
   virtual void cycle() = 0;
 };
 
@@ -190,8 +194,8 @@ class ControlPlane {
   /// Ready tensors wait for a time before they are announced, or reports before they go up; or the
   /// parent is to be woken if it says nothing.
   bool has_held() const {
-    return sequencer_ != nullptr ? sequencer_->has_held()
-                                 : gathering_.has_held() || wake_at_ != TimePoint::max();
+    return (sequencer_ != nullptr && sequencer_->has_held()) || gathering_.has_held() ||
+           wake_at_ != TimePoint::max();
   }
   TimePoint next_tick() const { return next_tick_; }
   /// Signs of life and what has taken too long. `is_busy`: this rank has something outstanding;
@@ -211,7 +215,7 @@ class ControlPlane {
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   /// On rank 0: ranks that have become slow since the last call, or are not slow any more.
   std::vector<SlowChange> take_slow_changes() {
-    return sequencer_ != nullptr ? sequencer_->take_slow_changes() : std::vector<SlowChange>();
+    return sequencer() != nullptr ? sequencer_->take_slow_changes() : std::vector<SlowChange>();
   }
   bool has_output() const { return !frames_.empty() || !actions_.empty(); }
 
@@ -222,9 +226,10 @@ class ControlPlane {
   const ProcessSetTable& process_sets() const { return process_sets_; }
   /// Operations that this rank asked for and that were not announced yet. Slow; for tests.
   std::size_t waiting_count() const;
-  std::size_t slot_count() const { return slots_.size(); }
+  /// Slots that rank 0 has given a meaning.
+  std::size_t slot_count() const;
   /// Null beside rank 0, and after the end.
-  const Sequencer* sequencer() const { return sequencer_.get(); }
+  const Sequencer* sequencer() const { return is_root() ? sequencer_.get() : nullptr; }
 
  private:
   struct LocalSlot {
@@ -237,8 +242,12 @@ class ControlPlane {
     OperationToken operation = kNoOperation;
   };
 
+  bool is_root() const { return !options_.parent.has_value(); }
+  /// Whether this rank decides for a process set in rank 0's place.
+  bool decides_for(std::uint32_t process_set) const;
   // Up the tree.
   void send_reports(TimePoint now);
+  Result<bool> take_for_host(const Report& report, TimePoint now);
   void wake_late_parent(TimePoint now);
   void gather(Report report, TimePoint now, std::vector<Report>& out);
   bool is_gathered(const Report& report) const;
@@ -250,7 +259,7 @@ class ControlPlane {
   bool concerns_idle_parent(const Report& report) const;
   // Down the tree.
   void announce(TimePoint now);
-  Status apply_all(std::vector<Command>& commands, TimePoint now);
+  Status apply_all(std::vector<Command>& commands, bool of_host, TimePoint now);
   Status apply(const Command& command, TimePoint now);
   Status apply_execute(const Execute& execute);
   Status apply_match(const MatchReceive& match);
@@ -262,6 +271,7 @@ class ControlPlane {
   std::vector<InlineInput> inline_input(const Signature& signature,
                                         std::span<const std::byte> input) const;
   Status take_result(const Execute& execute, MatchedTensor tensor);
+  void fail_operations_of(std::uint32_t process_set);
   void remember(std::uint32_t slot,
                 std::shared_ptr<const AgreedTensor> agreed,
                 std::optional<Request> own);
@@ -287,10 +297,11 @@ class ControlPlane {
   Silence silence_;
   ProcessSetTable process_sets_;
   ControlTree tree_;
-  ReportGathering gathering_;  // Where ranks are below, and rank 0 is above.
-  std::string key_;            // Key of the report that is gathered.
-  std::unique_ptr<Sequencer> sequencer_;
-  std::vector<LocalSlot> slots_;
+  ReportGathering gathering_;             // Where ranks are below, and rank 0 is above.
+  std::string key_;                       // Key of the report that is gathered.
+  std::unique_ptr<Sequencer> sequencer_;  // On rank 0, and at the leader of each other host.
+  std::vector<std::int32_t> host_ranks_;  // At such a leader: the ranks of its host.
+  std::unordered_map<std::uint32_t, LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::unordered_map<std::string, Waiting> waiting_;  // What was reported in full.
   DoubleBuffer<Report> reports_;                      // To go up in one frame.

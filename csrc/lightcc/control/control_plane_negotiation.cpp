@@ -40,6 +40,11 @@ Status nonsense() {
 
 }  // namespace
 
+bool ControlPlane::decides_for(std::uint32_t process_set) const {
+  const auto* ranks = host_ranks_.empty() ? nullptr : process_sets_.find(process_set);
+  return ranks != nullptr && std::ranges::includes(host_ranks_, *ranks);
+}
+
 // --- Up -----------------------------------------------------------------------------------------
 
 void ControlPlane::submit(const Request& request,
@@ -51,7 +56,7 @@ void ControlPlane::submit(const Request& request,
   }
   wants_advance_ = true;
   const auto rank = static_cast<std::uint32_t>(options_.rank);
-  if (observer_ != nullptr && sequencer_ == nullptr) {
+  if (observer_ != nullptr && !is_root()) {
     observer_->ready(request.signature, rank);
   }
   if (const auto found = slot_by_key_.find(key); found != slot_by_key_.end()) {
@@ -84,7 +89,7 @@ void ControlPlane::leave() {
 }
 
 void ControlPlane::send_reports(TimePoint now) {
-  if (sequencer_ != nullptr) {
+  if (is_root()) {
     for (const Report& report : reports_.take()) {
       if (const Status taken = sequence(report, now); !taken.ok()) {
         on_trouble(taken, now);
@@ -94,11 +99,20 @@ void ControlPlane::send_reports(TimePoint now) {
     return;
   }
   std::vector<Report> reports;
-  if (options_.children.empty()) {
-    std::swap(reports, reports_.take());
-  }
   for (Report& report : reports_.take()) {
-    gather(std::move(report), now, reports);
+    const Result<bool> stays = take_for_host(report, now);
+    if (!stays.ok()) {
+      on_trouble(stays.status(), now);
+      return;
+    }
+    if (*stays) {
+      continue;
+    }
+    if (options_.children.empty()) {
+      reports.push_back(std::move(report));
+    } else {
+      gather(std::move(report), now, reports);
+    }
   }
   gathering_.flush_due(now, reports);
   if (!reports.empty()) {
@@ -107,6 +121,25 @@ void ControlPlane::send_reports(TimePoint now) {
     frames_.push_back({std::move(reports), true, false, kNoLink, is_urgent});
     wake_at_ = options_.wakes_parent ? now + kWakeDelay : wake_at_;
   }
+}
+
+// At a leader: whether the report goes no further, or not yet. A join goes up after what the host's
+// ranks asked for before has been announced, as a rank that leaves join() may ask for it again.
+Result<bool> ControlPlane::take_for_host(const Report& report, TimePoint now) {
+  const Signature* signature = host_ranks_.empty() ? nullptr : signature_of(report);
+  if (signature == nullptr) {
+    return false;
+  }
+  const auto rank = static_cast<std::int32_t>(report.rank);
+  const bool joins = signature->op == OpType::kJoin;
+  if (!joins && !decides_for(signature->process_set)) {
+    return false;
+  }
+  LIGHTCC_RETURN_IF_ERROR(sequencer_->on_reports({&rank, 1}, report.what, now, report.inputs));
+  if (joins && sequencer_->has_ready()) {
+    reports_.push_back(report);
+  }
+  return !joins || sequencer_->has_ready();
 }
 
 // A parent that has asked for nothing sleeps until it asks itself, and would then think that all
@@ -196,8 +229,8 @@ const Signature* ControlPlane::signature_of(const Report& report) const {
     return &request->signature;
   }
   const auto* ready = std::get_if<ReadySlot>(&report.what);
-  return ready != nullptr && ready->slot < slots_.size() ? &slots_[ready->slot].agreed->signature
-                                                         : nullptr;
+  const auto slot = ready != nullptr ? slots_.find(ready->slot) : slots_.end();
+  return slot != slots_.end() ? &slot->second.agreed->signature : nullptr;
 }
 
 // An operation that the parent belongs to cannot start before the parent asks for it, too.
@@ -225,19 +258,28 @@ void ControlPlane::announce(TimePoint now) {
   if (observer_ != nullptr) {
     observer_->cycle();
   }
-  if (const Status applied = apply_all(commands, now); !applied.ok()) {
+  if (const Status applied = apply_all(commands, !is_root(), now); !applied.ok()) {
     on_trouble(applied, now);
+    return;
   }
+  wants_advance_ = wants_advance_ || (!reports_.empty() && !sequencer_->has_ready());  // Joins.
 }
 
 // Carries out the commands here, and passes them on. Nothing leaves before the driver takes it, so
 // the order of the two does not matter.
-Status ControlPlane::apply_all(std::vector<Command>& commands, TimePoint now) {
+Status ControlPlane::apply_all(std::vector<Command>& commands, bool of_host, TimePoint now) {
   Status applied;
   for (auto command = commands.begin(); command != commands.end() && applied.ok(); ++command) {
     applied = apply(*command, now);
   }
-  if (!options_.children.empty()) {
+  if (of_host) {
+    for (std::size_t i = 0; i < options_.children.size(); ++i) {
+      if (!options_.children[i].is_remote) {
+        const auto only = static_cast<LinkIndex>(i);
+        frames_.push_back({commands, false, true, kNoLink, false, only});
+      }
+    }
+  } else if (!options_.children.empty()) {
     // Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
     const bool is_urgent = std::ranges::any_of(
         commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
@@ -259,28 +301,62 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
   } else if (const auto* added = std::get_if<AddProcessSet>(&command)) {
     process_sets_.add(added->id, added->ranks);
     tree_.on_process_set_changed();
+    if (decides_for(added->id)) {
+      sequencer_->add_process_set(added->id, added->ranks);
+    }
     const OperationToken waiting = take_operation(0, added->name);
     tell_ended(0, added->name);
     actions_.emplace_back(MakeProcessSet{added->id, added->ranks, waiting});
   } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
+    if (decides_for(removed->id)) {
+      sequencer_->remove_process_set(removed->id);
+    }
     process_sets_.remove(removed->id);
     tree_.on_process_set_changed();
+    fail_operations_of(removed->id);
     actions_.emplace_back(DropProcessSet{removed->id});
-    for (LocalSlot& slot : slots_) {
-      if (slot.agreed->signature.process_set == removed->id) {
-        slot.own.reset();  // The number may come back for other ranks.
-      }
-    }
     complete_by_name(0, removed->name, {}, static_cast<std::int32_t>(removed->id));
   } else if (const auto* joined = std::get_if<AllJoined>(&command)) {
     tree_.on_all_joined();
+    if (!host_ranks_.empty()) {
+      sequencer_->end_joins();
+    }
     complete_by_name(0, kJoinName, {}, joined->last_rank);
   } else if (const auto* shut_down = std::get_if<ShutDown>(&command)) {
     is_closing_ = true;
     closed_by_ = shut_down->rank;
     closing_deadline_ = now + options_.peer_timeout;
+    if (!host_ranks_.empty()) {
+      sequencer_->shut_down();
+    }
   }
   return {};
+}
+
+// Whatever still waits in a process set that goes away can never complete.
+void ControlPlane::fail_operations_of(std::uint32_t process_set) {
+  std::vector<std::string> names;
+  for (auto& entry : slots_) {
+    LocalSlot& slot = entry.second;
+    const Signature& signature = slot.agreed->signature;
+    if (signature.process_set == process_set) {
+      slot.own.reset();  // The number may come back for other ranks.
+      if (slot.waiting != kNoOperation) {
+        names.push_back(signature.name);
+      }
+    }
+  }
+  for (const auto& entry : waiting_) {
+    const Signature& signature = entry.second.request.signature;
+    if (signature.process_set == process_set) {
+      names.push_back(signature.name);
+    }
+  }
+  const auto error =
+      make_error(ErrorCode::kMismatch, "The process set %u was removed.", process_set);
+  for (const std::string& name : names) {
+    complete_by_name(process_set, name, error, 0);
+  }
 }
 
 Status ControlPlane::apply_execute(const Execute& execute) {
@@ -347,12 +423,11 @@ Result<std::shared_ptr<const AgreedTensor>> ControlPlane::agreed_tensor(
     const AnnouncedTensor& announced, std::uint32_t process_set) const {
   const auto* ranks = process_sets_.find(process_set);
   const bool by_slot = !announced.signature.has_value();
-  if (ranks != nullptr && by_slot && announced.slot < slots_.size()) {
-    return slots_[announced.slot].agreed;
+  if (const auto slot = slots_.find(announced.slot);
+      ranks != nullptr && by_slot && slot != slots_.end()) {
+    return slot->second.agreed;
   }
-  if (ranks == nullptr || by_slot ||
-      (announced.slot != kNoSlot && announced.slot > slots_.size()) ||
-      announced.signature->process_set != process_set ||
+  if (ranks == nullptr || by_slot || announced.signature->process_set != process_set ||
       !is_consistent(*announced.signature, announced.per_member, ranks->size())) {
     return nonsense();
   }
@@ -374,12 +449,11 @@ Result<std::optional<MatchedTensor>> ControlPlane::resolve(const AnnouncedTensor
                               : process_sets_.member_index(process_set, options_.rank) >= 0;
   std::optional<Request> own;
   if (takes_part) {
-    const bool by_slot = announced.slot < slots_.size() &&
-                         slots_[announced.slot].waiting != kNoOperation &&
-                         slots_[announced.slot].agreed->signature.name == signature.name;
-    if (by_slot) {
-      tensor.operation = std::exchange(slots_[announced.slot].waiting, kNoOperation);
-      own = std::move(slots_[announced.slot].own);
+    const auto slot = slots_.find(announced.slot);
+    if (slot != slots_.end() && slot->second.waiting != kNoOperation &&
+        slot->second.agreed->signature.name == signature.name) {
+      tensor.operation = std::exchange(slot->second.waiting, kNoOperation);
+      own = std::move(slot->second.own);
     } else if (auto waiting = take_waiting(process_set, signature.name)) {
       tensor.operation = waiting->operation;
       own = std::move(waiting->request);
@@ -418,9 +492,6 @@ void ControlPlane::forget_report(std::uint32_t process_set, const std::string& n
 void ControlPlane::remember(std::uint32_t slot_number,
                             std::shared_ptr<const AgreedTensor> agreed,
                             std::optional<Request> own) {
-  if (slot_number == slots_.size()) {
-    slots_.emplace_back();
-  }
   slot_by_key_[key_of(agreed->signature.process_set, agreed->signature.name)] = slot_number;
   LocalSlot& slot = slots_[slot_number];
   slot.agreed = std::move(agreed);
@@ -460,10 +531,15 @@ OperationToken ControlPlane::take_operation(std::uint32_t process_set, const std
                                      : std::exchange(slots_[found->second].waiting, kNoOperation);
 }
 
+std::size_t ControlPlane::slot_count() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(slots_, [](const auto& slot) { return slot.first < kFirstHostSlot; }));
+}
+
 std::size_t ControlPlane::waiting_count() const {
   return waiting_.size() +
          static_cast<std::size_t>(std::ranges::count_if(
-             slots_, [](const LocalSlot& slot) { return slot.waiting != kNoOperation; }));
+             slots_, [](const auto& slot) { return slot.second.waiting != kNoOperation; }));
 }
 
 }  // namespace lightcc

@@ -217,13 +217,13 @@ Status Sequencer::on_ready_slot(Ranks ranks,
                                 std::span<const InlineInput> inputs,
                                 TimePoint now) {
   const int first = ranks.front();
-  if (slot_number >= slots_.size()) {
+  if (slot_number - options_.first_slot >= slots_.size()) {
     return make_error(ErrorCode::kPeerFailed,
                       "rank %d is ready for slot %u, which does not exist",
                       first,
                       slot_number);
   }
-  const Slot& slot = slots_[slot_number];
+  const Slot& slot = slot_at(slot_number);
   if (slot.is_stale) {
     return make_error(ErrorCode::kPeerFailed,
                       "rank %d is ready for slot %u, whose process set was removed",
@@ -448,12 +448,7 @@ void Sequencer::announce_now(Pending& pending) {
     commands_.emplace_back(AddProcessSet{id, s.name, pending.set_ranks});
   } else if (s.op == OpType::kRemoveProcessSet) {
     const auto id = static_cast<std::uint32_t>(s.root_or_peer);
-    fail_operations_of(id);
-    process_sets_.remove(id);
-    if (const auto queue = queues_.find(id); queue != queues_.end()) {
-      held_count_ -= queue->second.held.size();
-      queues_.erase(queue);
-    }
+    remove_process_set(id);
     commands_.emplace_back(RemoveProcessSet{id, s.name});
   } else {
     Execute execute;
@@ -464,20 +459,15 @@ void Sequencer::announce_now(Pending& pending) {
   }
 }
 
-// Whatever still waits in a process set that goes away can never complete.
-void Sequencer::fail_operations_of(std::uint32_t process_set) {
-  const auto error =
-      make_error(ErrorCode::kMismatch, "The process set %u was removed.", process_set);
+void Sequencer::remove_process_set(std::uint32_t process_set) {
+  process_sets_.remove(process_set);
   std::erase_if(
       unmet_, [&](const Pending* transfer) { return transfer->common.process_set == process_set; });
-  for (auto entry = pending_.begin(); entry != pending_.end();) {
-    const Pending& pending = *entry->second;
-    if (pending.common.process_set == process_set) {
-      announce_failure(pending, error);
-      entry = pending_.erase(entry);
-    } else {
-      ++entry;
-    }
+  std::erase_if(pending_,
+                [&](const auto& entry) { return entry.second->common.process_set == process_set; });
+  if (const auto queue = queues_.find(process_set); queue != queues_.end()) {
+    held_count_ -= queue->second.held.size();
+    queues_.erase(queue);
   }
   slow_ranks_.on_removed(process_set);
   // Groups that were only partly there pointed at what is gone now.
@@ -520,8 +510,13 @@ void Sequencer::on_join(int rank) {
   }
 }
 
+void Sequencer::end_joins() {
+  joined_count_ = 0;
+  std::ranges::fill(joined_, std::uint8_t{0});
+}
+
 void Sequencer::on_leave(int rank) {
-  shut_down_ = true;
+  shut_down();
   commands_.emplace_back(ShutDown{rank});
 }
 

@@ -1,4 +1,5 @@
-// The sequencer: on rank 0, decides what runs next, for all process sets.
+// The sequencer: on rank 0, decides what runs next, for all process sets. At the leader of another
+// host it does so for those whose ranks are all on that host.
 //
 // Frameworks submit tensors in different orders on different ranks; collectives must start in one
 // order everywhere. Every rank reports what it is ready for; when all members of an operation have
@@ -39,9 +40,14 @@
 
 namespace lightcc {
 
+/// The first slot of a sequencer that decides for one host: beyond all those of rank 0.
+inline constexpr std::uint32_t kFirstHostSlot = std::uint32_t{1} << 31;
+
 struct SequencerOptions {
   int world_size = 1;
-  int num_lanes = 1;  ///< In use; never more than in the beginning.
+  int rank = 0;                  ///< Where it runs.
+  std::uint32_t first_slot = 0;  ///< Slots are numbered from here.
+  int num_lanes = 1;             ///< In use; never more than in the beginning.
   std::size_t slot_capacity = 1024;
   FusionRule fusion = FusionRule::kAuto;  ///< For tensors that ask for kDefault.
   std::uint64_t fusion_threshold_bytes = std::uint64_t{64} << 20;
@@ -70,6 +76,16 @@ class Sequencer {
                     const Report::What& what,
                     TimePoint now,
                     std::span<const InlineInput> inputs = {});
+  // What rank 0 has announced, to be told to a sequencer elsewhere.
+  void add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) {
+    process_sets_.add(id, ranks);
+  }
+  /// Its operations are forgotten; ranks know by themselves that they can never complete.
+  void remove_process_set(std::uint32_t id);
+  void end_joins();
+  /// Nothing is announced any more.
+  void shut_down() { shut_down_ = true; }
+
   /// This rank finished one bucket of `process_set` on `lane`: the lane can take another.
   void on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now);
   /// Everything that is to be announced now, in order.
@@ -82,6 +98,8 @@ class Sequencer {
   /// Lets go what waited for Horovod's cycle, if that has begun.
   void release_held(TimePoint now);
 
+  /// Whether operations that are complete wait for a lane, or for Horovod's cycle.
+  bool has_ready() const;
   /// Operations that some ranks wait for and others have not asked for.
   bool has_pending() const { return !pending_.empty(); }
   std::size_t slot_count() const { return slots_.size(); }
@@ -144,7 +162,8 @@ class Sequencer {
   // One bucket runs while the next one, already announced, waits behind it: the announcement's way
   // to the other ranks is hidden, and still most of a burst is free to gather in large buckets.
   static constexpr std::size_t kBucketsPerLane = 2;
-  // What rank 0 sees of a lane where it is a member: the buckets under way, the running one first.
+  // What this rank sees of a lane where it is a member: the buckets under way, the running one
+  // first.
   struct Lane {
     std::size_t outstanding = 0;
     std::array<std::uint64_t, kBucketsPerLane> bytes{};  // 0: not all-reduces that fuse.
@@ -154,9 +173,9 @@ class Sequencer {
   struct Queue {
     std::deque<Pending*> ready;
     std::vector<Pending*> held;  // Ready, too, but not before the next cycle.
-    std::vector<Lane> lanes;     // Where rank 0 is a member.
+    std::vector<Lane> lanes;     // Where this rank is a member.
     std::size_t next_lane = 0;   // Where it is not.
-    CostLine cost;               // What all-reduces cost, as rank 0 sees it.
+    CostLine cost;               // What all-reduces cost, as this rank sees it.
   };
 
   using Ranks = std::span<const std::int32_t>;
@@ -199,10 +218,9 @@ class Sequencer {
   bool is_rest_of_group(const Pending& pending) const;
   void finish(Pending& pending);
   void announce_now(Pending& pending);
-  void fail_operations_of(std::uint32_t process_set);
   void announce_failure(const Pending& pending, const Status& error);
-  /// Whether rank 0 takes part, and so learns when it is done.
-  static bool is_seen(const Pending& pending);
+  /// Whether this rank takes part, and so learns when it is done.
+  bool is_seen(const Pending& pending) const;
   /// The lane for what is ready in `queue`; nothing: all are busy, or it is too early.
   std::optional<std::uint32_t> free_lane(Queue& queue, TimePoint now);
   /// When the bucket behind the one that runs on `lane` is to be closed.
@@ -212,6 +230,7 @@ class Sequencer {
   void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane, TimePoint now);
   AnnouncedTensor announce_tensor(Pending& pending);
   std::uint32_t slot_for(const Pending& pending);
+  Slot& slot_at(std::uint32_t number) { return slots_[number - options_.first_slot]; }
   static bool fuses(const Signature& signature);
   FusionWish fusion_of(const Signature& signature) const;
   // What the tensors of one bucket have in common: they compute the same and wish the same of

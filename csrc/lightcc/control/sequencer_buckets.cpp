@@ -32,7 +32,6 @@ bool takes_slot(const Signature& s) {
 }  // namespace
 
 std::vector<Command> Sequencer::take_commands(TimePoint now) {
-  bool waiting = false;
   next_close_ = TimePoint::max();
   for (auto& [process_set, queue] : queues_) {
     while (!queue.ready.empty() && !shut_down_) {
@@ -42,15 +41,19 @@ std::vector<Command> Sequencer::take_commands(TimePoint now) {
       }
       announce_bucket(process_set, queue, *lane, now);
     }
-    waiting = waiting || !queue.ready.empty() || !queue.held.empty();
   }
   // Only when all has been announced: a rank that leaves join() may ask for the same names again.
-  if (joined_count_ == options_.world_size && !waiting && !shut_down_) {
-    joined_count_ = 0;
-    std::ranges::fill(joined_, std::uint8_t{0});
+  if (joined_count_ == options_.world_size && !has_ready() && !shut_down_) {
+    end_joins();
     commands_.emplace_back(AllJoined{last_joined_});
   }
   return std::exchange(commands_, {});
+}
+
+bool Sequencer::has_ready() const {
+  return std::ranges::any_of(queues_, [](const auto& entry) {
+    return !entry.second.ready.empty() || !entry.second.held.empty();
+  });
 }
 
 std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
@@ -76,8 +79,8 @@ std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
 }
 
 // The members of a transfer are the sender and the receiver.
-bool Sequencer::is_seen(const Pending& pending) {
-  return std::ranges::find(*pending.members, 0) != pending.members->end();
+bool Sequencer::is_seen(const Pending& pending) const {
+  return std::ranges::find(*pending.members, options_.rank) != pending.members->end();
 }
 
 // The later a bucket is closed, the more it has gathered. Once the running one is over, it is.
@@ -154,7 +157,7 @@ AnnouncedTensor Sequencer::announce_tensor(Pending& pending) {
   }
   tensor.slot = slot_for(pending);
   if (tensor.slot != kNoSlot) {
-    Slot& slot = slots_[tensor.slot];
+    Slot& slot = slot_at(tensor.slot);
     if (pending.as_slot_says && pending.slot == tensor.slot) {
       return tensor;
     }
@@ -172,7 +175,7 @@ std::uint32_t Sequencer::slot_for(const Pending& pending) {
   if (slots_.size() >= options_.slot_capacity) {
     return kNoSlot;
   }
-  const auto number = static_cast<std::uint32_t>(slots_.size());
+  const auto number = options_.first_slot + static_cast<std::uint32_t>(slots_.size());
   slots_.emplace_back();
   slot_by_key_[key_of(pending.common.process_set, pending.common.name)] = number;
   return number;

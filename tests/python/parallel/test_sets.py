@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 from arrays import check_same
@@ -129,3 +134,30 @@ def dynamic_sets() -> None:
 
 def test_dynamic_sets_come_and_go() -> None:
     TWO_HOSTS.run(dynamic_sets)
+
+
+def a_set_beside_a_stopped_rank_0() -> None:
+    pair = hvd.ProcessSet([2, 3])
+    hvd.init(process_sets=[pair])
+    me = hvd.rank()
+    first = int(hvd.allgather(np.array([os.getpid()]))[0])
+    if me == 0:
+        os.kill(first, signal.SIGSTOP)
+    elif pair.included():
+        try:
+            while ") T " not in Path(f"/proc/{first}/stat").read_text():
+                time.sleep(0.01)
+            for step in range(3):
+                total = hvd.allreduce(
+                    np.ones(1000), op=hvd.Sum, process_set=pair, name=f"{step % 2}"
+                )
+                check_same(total, np.full(1000, 2.0))
+        finally:
+            hvd.barrier(pair)
+            if me == 2:
+                os.kill(first, signal.SIGCONT)
+    hvd.barrier()
+
+
+def test_a_set_within_a_host_does_not_wait_for_rank_0() -> None:
+    TWO_HOSTS.run(a_set_beside_a_stopped_rank_0)
