@@ -86,30 +86,22 @@ def train(backend: str, stage: int, folder: Path, **variables: str) -> list[list
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-needs_deepspeed = pytest.mark.skipif(
+@pytest.mark.skipif(
     not PYTHON.exists(), reason="DeepSpeed is not installed (make .venv-suite/.deepspeed-installed)"
 )
-
-
-@needs_deepspeed
-@pytest.mark.timeout(2 * PATIENCE_S + 20)
+@pytest.mark.timeout(3 * PATIENCE_S + 20)
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_zero_gives_the_weights_of_gloo_bit_for_bit(stage: int, tmp_path: Path) -> None:
+def test_zero_gives_the_weights_of_gloo_and_learns_compressed(stage: int, tmp_path: Path) -> None:
     ours = train("lightcc", stage, tmp_path / "ours")
     gloo = train("gloo", stage, tmp_path / "gloo")
     # Two summands have one sum, whoever adds them, so nothing is left to rounding.
     for mine, theirs in zip(ours, gloo, strict=True):
         assert len(mine) == 4
         assert all(map(torch.equal, mine, theirs))
-
-
-@needs_deepspeed
-@pytest.mark.timeout(2 * PATIENCE_S + 20)
-@pytest.mark.parametrize("stage", [2, 3])
-def test_zero_learns_as_well_where_its_group_is_compressed(stage: int, tmp_path: Path) -> None:
-    exact = train("lightcc", stage, tmp_path / "exact")
+    if stage == 1:
+        return  # Compressed as stage 2 is.
     rounded = train("lightcc", stage, tmp_path / "rounded", COMPRESS="1")
-    for mine, theirs in zip(exact, rounded, strict=True):
+    for mine, theirs in zip(ours, rounded, strict=True):
         a, b = (torch.cat([it.flatten() for it in weights]) for weights in (mine, theirs))
         # Ninety steps of AdamW make more of what is rounded.
         assert 0 < (a - b).norm() < 0.3 * a.norm()
