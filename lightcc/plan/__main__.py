@@ -13,11 +13,10 @@ from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import GRADIENT_BYTES, TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
-from lightcc.plan.local import local_ways
-from lightcc.plan.sharding import ways
 from lightcc.plan.simulator import predict, where_time_goes
 from lightcc.plan.site import Site, SlowHost, Variant
-from lightcc.plan.workload import WorkloadError, from_parameters, from_table, from_timeline
+from lightcc.plan.ways import local_ways, ways
+from lightcc.plan.workload import from_parameters, from_table, from_timeline
 from lightcc.timeline.trace import TraceError
 
 if TYPE_CHECKING:
@@ -26,42 +25,30 @@ if TYPE_CHECKING:
     from lightcc.plan.workload import Workload
 
 _MAX_FACTOR, _MAX_PARAMETERS = 1e6, 1e13
-_FAILURES = (TableError, TraceError, WorkloadError, CostsError)
 _OVERSUBSCRIPTION = "rates of a rack's hosts over that of its up-link (1)"
 
 
-def _factor(text: str) -> float:
-    """A number from 1."""
-    value = _number(text)
-    if not 1 <= value <= _MAX_FACTOR:
-        msg = f"'{text}' is not a number from 1 to {_MAX_FACTOR:g}"
+def _number(text: str, what: str, min_value: float, max_value: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not min_value <= value <= max_value:
+        msg = f"'{text}' is not a number {what}"
         raise argparse.ArgumentTypeError(msg)
     return value
+
+
+def _from_1(text: str, max_value: float = _MAX_FACTOR) -> float:
+    return _number(text, f"from 1 to {max_value:g}", 1, max_value)
 
 
 def _seconds(text: str) -> float:
-    """A number above 0."""
-    value = _number(text)
-    if not 0 < value <= _MAX_FACTOR:
-        msg = f"'{text}' is not a number of seconds"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+    return _number(text, "of seconds", 1e-9, _MAX_FACTOR)
 
 
 def _count(text: str) -> int:
-    """A number of parameters or steps."""
-    value = _number(text)
-    if not 1 <= value <= _MAX_PARAMETERS:
-        msg = f"'{text}' is not a number from 1 to {_MAX_PARAMETERS:g}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(value)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    return int(_from_1(text, _MAX_PARAMETERS))
 
 
 def _slow_host(text: str) -> SlowHost:
@@ -70,7 +57,7 @@ def _slow_host(text: str) -> SlowHost:
     if not host.isdecimal() or not 1 <= len(factors) <= 2:
         msg = f"'{text}' is not HOST:COMPUTE or HOST:COMPUTE:LINK, such as 3:1.5"
         raise argparse.ArgumentTypeError(msg)
-    return SlowHost(int(host), *map(_factor, factors))
+    return SlowHost(int(host), *map(_from_1, factors))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -91,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(*ranks, type=positive, required=True, metavar="N", help="ranks on each host")
     add("--link", type=rate, required=True, metavar="RATE", help="a host's link, such as 25g")
     add("--tcp", type=rate, metavar="RATE", help="what TCP reaches on it (the link's rate)")
-    add("--oversubscription", type=_factor, default=1.0, metavar="X", help=_OVERSUBSCRIPTION)
+    add("--oversubscription", type=_from_1, default=1.0, metavar="X", help=_OVERSUBSCRIPTION)
     add("--rack", type=positive, default=16, metavar="N", help="hosts in a rack (16)")
     add("--slow-host", type=_slow_host, action="append", default=[], metavar="H:X[:Y]",
         help="host H computes X times as long, and its link is Y times as slow")  # fmt: skip
@@ -109,10 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def variants_of(site: Site, ratio: float) -> list[Variant]:
     """Returns what is compared on `site`."""
-    quantized = [
-        Variant(f"2d, {kind}", compression=kind, variables={"LIGHT_QUANTIZE_ALLREDUCE": kind})
-        for kind in ("int8", "int4")
-    ]
+    int8, int4 = ({"LIGHT_QUANTIZE_ALLREDUCE": kind} for kind in ("int8", "int4"))
     topk = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": f"{ratio:g}"}
     found = [
         Variant("2d (default)"),
@@ -120,7 +104,8 @@ def variants_of(site: Site, ratio: float) -> list[Variant]:
         Variant("one ring", two_level=False, ring=True),
         Variant("2d, no fusion", fusion="none", variables={"LIGHT_FUSION_STRATEGY": "none"}),
         Variant("2d, as Horovod", fusion="horovod", variables={"LIGHT_FUSION_STRATEGY": "horovod"}),
-        *quantized,
+        Variant("2d, int8", compression="int8", variables=int8),
+        Variant("2d, int4", compression="int4", variables=int4),
         Variant(f"2d, top-k {ratio:.3g}", compression="topk", ratio=ratio, variables=topk),
     ]
     if site.tcp_bps < site.link_bps:
@@ -142,35 +127,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if slow.host >= args.hosts:
             parser.error(f"--slow-host {slow.host}: there are hosts 0 to {args.hosts - 1}")
     try:
-        workload = _workload(args)
-        if args.compute is not None:
-            workload = workload.lasting(args.compute)
-        costs = Costs() if args.costs is None else Costs.read(args.costs)
-        tcp, slow = args.tcp or args.link, tuple(args.slow_host)
-        site = Site(args.hosts, args.gpus, args.link, tcp, args.rack, args.oversubscription, slow)
-        if args.memory is not None:
-            largest = max(it.num_bytes for it in workload.gradients) // GRADIENT_BYTES
-            sharded = list(ways(workload, site, costs, module=args.module or largest))
-            sys.stdout.write(report.shards(workload, site, sharded, args.memory * 1e9))
-            return 0
-        if args.steps is not None:
-            ways_of_steps = list(local_ways(workload, site, costs, args.steps))
-            sys.stdout.write(report.local(workload, site, ways_of_steps))
-            return 0
-        steps = [
-            predict(workload, variant, site, costs)
-            for variant in variants_of(site, args.topk_ratio)
-        ]
-        where = where_time_goes(workload, steps[0].variant, site, costs) if args.where else None
-        if args.json:
-            found = report.as_dict(workload, site, costs, steps) | {"where_s": where}
-            sys.stdout.write(json.dumps(found) + "\n")
-        else:
-            sys.stdout.write(report.text(workload, site, steps, where))
-    except (*_FAILURES, OSError) as error:
+        sys.stdout.write(_report(args))
+    except (TableError, TraceError, CostsError, OSError) as error:
         sys.stderr.write(f"python -m lightcc.plan: {error}\n")
         return 1
     return 0
+
+
+def _report(args: argparse.Namespace) -> str:
+    workload = _workload(args)
+    if args.compute is not None:
+        workload = workload.lasting(args.compute)
+    costs = Costs() if args.costs is None else Costs.read(args.costs)
+    tcp, slow = args.tcp or args.link, tuple(args.slow_host)
+    site = Site(args.hosts, args.gpus, args.link, tcp, args.rack, args.oversubscription, slow)
+    if args.memory is not None:
+        largest = max(it.num_bytes for it in workload.gradients) // GRADIENT_BYTES
+        found = ways(workload, site, costs, module=args.module or largest)
+        return report.shards(workload, site, found, args.memory * 1e9)
+    if args.steps is not None:
+        return report.local(workload, site, local_ways(workload, site, costs, args.steps))
+    variants = variants_of(site, args.topk_ratio)
+    steps = [predict(workload, variant, site, costs) for variant in variants]
+    where = where_time_goes(workload, variants[0], site, costs) if args.where else None
+    if args.json:
+        return json.dumps(report.as_dict(workload, site, costs, steps) | {"where_s": where}) + "\n"
+    return report.text(workload, site, steps, where)
 
 
 def _workload(args: argparse.Namespace) -> Workload:

@@ -6,17 +6,46 @@ keeps a processor or a link busy follows what kept it busy before, in the order 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lightcc.plan.costs import Costs
     from lightcc.plan.levels import Floats, Indices, Level
     from lightcc.plan.site import Site, Variant
 
 _RING_LANES = 4  # Chunks side by side in a ring.
 _RING_PIECE = 8 << 10  # Bytes; no message of a ring is smaller for its sake.
+
+
+@dataclass(frozen=True)
+class Work:
+    """Processors are busy."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Members of each row send to the others of it."""
+
+    level: Level
+    data: float  # Bytes of a row, those of all ranks of a host together.
+    whole: bool = False  # A message has all of a row's data, or a member's share.
+
+
+@dataclass(frozen=True)
+class Ring:
+    """All ranks send around."""
+
+    data: float
+
+
+Stage = Work | Exchange | Ring
 
 
 class _Links:
@@ -27,48 +56,47 @@ class _Links:
         self.s_per_byte = s_per_byte  # Shape [parts].
         self.out = np.zeros(len(s_per_byte))  # When each direction is free.
         self.into = np.zeros(len(s_per_byte))
-        self._starts = np.searchsorted(part_of, np.arange(len(s_per_byte)))
+        self._begins = np.searchsorted(part_of, np.arange(len(s_per_byte)))
         self._alone = len(part_of) == len(s_per_byte)  # Each part has one member.
         self._loads: dict[tuple[Level, bool], Floats] = {}
 
-    def load(self, level: Level, *, whole: bool) -> Floats:
-        """Returns what each part sends on a level, in shares of a row's data; shape [parts]."""
-        key = (level, whole)
+    def load(self, stage: Exchange) -> Floats:
+        """Returns the bytes that each part sends; shape [parts]."""
+        key = (stage.level, stage.whole)
         if key not in self._loads:
-            self._loads[key] = level.outside(self.part_of, whole=whole)
-        return self._loads[key]
+            self._loads[key] = stage.level.outside(self.part_of, whole=stage.whole)
+        return self._loads[key] * stage.data
 
     def first(self, times: Floats) -> Floats:
-        return times if self._alone else np.minimum.reduceat(times, self._starts)
+        return times if self._alone else np.minimum.reduceat(times, self._begins)
 
     def last(self, times: Floats) -> Floats:
-        return times if self._alone else np.maximum.reduceat(times, self._starts)
+        return times if self._alone else np.maximum.reduceat(times, self._begins)
+
+    def take(self, direction: Floats, ends: Floats, load: Floats) -> Floats:
+        """Keeps a direction busy where there is a load; returns until when, by member."""
+        np.copyto(direction, ends, where=load > 0)
+        return np.where(load > 0, ends, 0.0)[self.part_of]
 
 
 class Network:
     """What the members of all-reduces have; all of it is free at 0."""
 
     def __init__(self, site: Site, variant: Variant, costs: Costs) -> None:
-        self._costs = costs
-        flat = not variant.two_level
-        self.members = site.ranks if flat else site.hosts
-        self._ranks = site.ranks
-        #: Ranks that carry a member's data side by side, each with a processor.
-        self.abreast = 1 if flat else site.gpus
-        host_of = np.arange(self.members) // (site.gpus if flat else 1)
-        self._is_tcp = not variant.line_rate
-        s_per_bit = 1 / (site.link_bps if variant.line_rate else site.tcp_bps)
-        of_hosts = np.full(site.hosts, 8 * costs.wire_bytes_per_byte * s_per_bit)
-        for slow in site.slow:
-            of_hosts[slow.host] *= slow.link
-        self._hosts = _Links(host_of, of_hosts)
+        self._costs, self._ranks = costs, site.ranks
+        self.members, self._abreast = variant.members(site)
+        rate = site.link_bps if variant.line_rate else site.tcp_bps
+        has_peers = self.members > 2 and not variant.line_rate
+        #: What an exchange reaches of links' rates.
+        self._reached = costs.shared_rate if has_peers else 1.0
+        host_of = np.arange(self.members) // (self.members // site.hosts)
+        wire_bits = 8 * costs.wire_bytes_per_byte / self._reached
+        self._hosts = _Links(host_of, wire_bits / rate * site.slowness("link"))
         self._links = [self._hosts]
         if site.has_uplinks:
-            rack_of = host_of // site.rack
+            racks = -(-site.hosts // site.rack)
             rate = site.link_bps * site.rack / site.oversubscription
-            racks = int(rack_of[-1]) + 1
-            of_racks = np.full(racks, 8 * costs.wire_bytes_per_byte / rate)
-            self._links.append(_Links(rack_of, of_racks))
+            self._links.append(_Links(host_of // site.rack, np.full(racks, wire_bits / rate)))
         self._processor = np.zeros(self.members)
         self._sent = np.zeros(site.hosts)
 
@@ -77,68 +105,53 @@ class Network:
         """What the host that sent most has sent, with headers."""
         return float(self._sent.max()) * self._costs.wire_bytes_per_byte
 
-    def work(self, seconds: float, ready: Floats) -> Floats:
-        """Keeps every processor busy for so long, and returns when that is over."""
-        self._processor = np.maximum(self._processor, ready) + seconds
-        return self._processor
+    def play(self, stage: Stage, ready: Floats) -> Iterator[Floats]:
+        """Plays a stage, which each member begins when it is ready.
 
-    def send(self, level: Level, data: float, ready: Floats, *, whole: bool) -> Floats:
-        """Has members send to the others of their rows; returns when the last message is there.
-
-        Args:
-            level: Who sends to whom.
-            data: Bytes of a row.
-            ready: When each member can begin; shape [members].
-            whole: Whether each message has all of the data, or a member's share.
-
-        Returns:
-            When each member has all that is sent to it, but for its own link and processor.
+        Yields:
+            Times of members, after which it goes on; at last their ends.
         """
-        busy, each = self._busy(level, data, whole=whole)
+        if isinstance(stage, Exchange):
+            yield from self._exchange(stage, ready)
+        elif isinstance(stage, Ring):
+            yield self._ring(stage.data, ready)
+        else:
+            self._processor = np.maximum(self._processor, ready) + stage.seconds
+            yield self._processor
+
+    def _exchange(self, stage: Exchange, ready: Floats) -> Iterator[Floats]:
+        """Has all send, and then, when the last message is there, has them take in theirs."""
+        peers = stage.level.peers
+        sent = stage.data / self._abreast * (peers if stage.whole else stage.level.shares)
+        busy = self._costs.message_s * peers + self._costs.tcp_s_per_byte / 2 * sent
+        each = busy / np.maximum(peers, 1.0)
         begin = np.maximum(self._processor, ready)
         left = self._processor = begin + busy
-        first = begin + each
         for links in self._links:
-            load = links.load(level, whole=whole) * data
-            seconds = load * links.s_per_byte / self._share()
-            end = np.maximum(links.out, links.first(first)) + seconds
-            end = np.maximum(end, links.last(self._processor))
-            links.out = np.where(load > 0, end, links.out)
-            left = np.maximum(left, np.where(load > 0, end, 0.0)[links.part_of])
-        self._sent += self._hosts.load(level, whole=whole) * data
-        return level.latest(left) + self._costs.latency_s
-
-    def receive(self, level: Level, data: float, arrived: Floats, *, whole: bool) -> Floats:
-        """Has members take in what `send()` has sent, as it comes; returns when they have it."""
+            load = links.load(stage)
+            end = np.maximum(links.out, links.first(begin + each))
+            end = np.maximum(end + load * links.s_per_byte, links.last(self._processor))
+            left = np.maximum(left, links.take(links.out, end, load))
+        self._sent += self._hosts.load(stage)
+        arrived = stage.level.latest(left) + self._costs.latency_s
+        yield arrived
         for links in self._links:
-            load = links.load(level, whole=whole) * data
-            seconds = load * links.s_per_byte / self._share()
+            load = links.load(stage)
+            seconds = load * links.s_per_byte
             end = np.maximum(links.into, links.last(arrived) - seconds) + seconds
-            links.into = np.where(load > 0, end, links.into)
-            arrived = np.maximum(arrived, np.where(load > 0, end, 0.0)[links.part_of])
-        busy, each = self._busy(level, data, whole=whole)
+            arrived = np.maximum(arrived, links.take(links.into, end, load))
         self._processor = np.maximum(self._processor, arrived - busy + each) + busy
-        return self._processor
+        yield self._processor
 
-    def ring(self, data: float, ready: Floats) -> Floats:
+    def _ring(self, data: float, ready: Floats) -> Floats:
         """Runs one ring of all ranks, which waits for its slowest link in every step."""
         costs, steps = self._costs, 2 * (self._ranks - 1)
         part = data / self._ranks
         piece = min(part, max(_RING_PIECE, part / _RING_LANES))
         chunks = max(1.0, part / piece)
         lanes = min(_RING_LANES, chunks)
-        link = piece * max(float(links.s_per_byte.max()) for links in self._links)
+        link = piece * max(float(it.s_per_byte.max()) for it in self._links) * self._reached
         processor = 2 * costs.message_s + piece * costs.tcp_s_per_byte
         step = max(link + processor + costs.latency_s, lanes * max(link, processor))
         self._sent += steps * part
         return np.full_like(ready, ready.max() + chunks / lanes * steps * step)
-
-    def _share(self) -> float:
-        """Returns the share of links' rates that an exchange reaches."""
-        return self._costs.shared_rate if self._is_tcp and self.members > 2 else 1.0
-
-    def _busy(self, level: Level, data: float, *, whole: bool) -> tuple[Floats, Floats]:
-        """Returns a processor's time for one end of all messages, and of one of them."""
-        sent = data / self.abreast * (level.peers if whole else level.shares)
-        busy = self._costs.message_s * level.peers + self._costs.tcp_s_per_byte / 2 * sent
-        return busy, busy / np.maximum(level.peers, 1.0)

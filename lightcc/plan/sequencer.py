@@ -39,7 +39,7 @@ class CostLine:
 
     def seconds(self, num_bytes: float) -> float:
         """Returns what a bucket of so many bytes will take; 0 without samples."""
-        w, x, y, xx, xy = (float(value) for value in self._sums)
+        w, x, y, xx, xy = map(float, self._sums)
         determinant = w * xx - x * x
         if w == 0:
             return 0.0
@@ -59,12 +59,8 @@ class Sequencer:
         self._limit = MAX_BUCKET[fusion]
         self._compresses = compresses
         self._line = CostLine()
-        self._ready: list[int] = []
+        self.ready: list[int] = []  # Gradients that all hosts have.
         self._running: list[tuple[int, float]] = []  # Bytes, and since when; at most two.
-
-    def report(self, num_bytes: int) -> None:
-        """All hosts have a gradient."""
-        self._ready.append(num_bytes)
 
     def done(self, now: float) -> None:
         """The running bucket is over."""
@@ -80,11 +76,12 @@ class Sequencer:
 
     def wake(self, now: float) -> float:
         """Returns when the next bucket can be announced at the earliest; inf: not before news."""
-        if not self._ready or len(self._running) == 2:
+        if not self.ready or len(self._running) == 2:
             return math.inf
         if self._fusion == "horovod":
             return math.ceil(now / _CYCLE_S - 1e-9) * _CYCLE_S
-        if self._running and self._has_room():
+        has_room = self._fusion == "auto_fusion" and sum(self.ready) < self._limit
+        if self._running and has_room:
             num_bytes, since = self._running[0]
             expected = self._line.seconds(num_bytes)
             return max(now, since + expected - max(_MIN_LEAD_S, expected * _LEAD_SHARE))
@@ -92,31 +89,26 @@ class Sequencer:
 
     def announce(self, now: float) -> list[int]:
         """Returns the sizes of the next bucket's gradients."""
-        kind = self._compresses(self._ready[0])
-        bucket, rest, total = [self._ready[0]], [], self._ready[0]
-        for size in self._ready[1:]:
+        first, *others = self.ready
+        kind = self._compresses(first)
+        bucket, rest, total = [first], [], first
+        for size in others:
             joins = self._fusion != "none" and self._compresses(size) == kind
             if joins and total <= self._limit and size <= self._limit - total:
                 bucket.append(size)
                 total += size
             else:
                 rest.append(size)
-        self._ready = rest
+        self.ready = rest
         self._running.append((total, now))
         return bucket
 
-    def _has_room(self) -> bool:
-        return self._fusion == "auto_fusion" and sum(self._ready) < self._limit
-
 
 def tree_delays(hosts: int, costs: Costs) -> tuple[Floats, Floats]:
-    """Returns what a report takes from each host to rank 0, and an announcement to each host.
+    """Returns the seconds of a report from each host to rank 0, and of an announcement to each.
 
     The hosts form a tree of eight children each. A host takes its children's reports one after
     another, and passes an announcement on to one after another.
-
-    Returns:
-        Seconds, each of shape [hosts]; 0 at the first.
     """
     up, down = np.zeros(hosts), np.zeros(hosts)
     begin, end = 0, 1

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-CODE_BYTES = {"int8": 1 + 2 / 128, "int4": 0.5 + 2 / 128}  # For each element.
-INDEX_BYTES = 2  # In a list of top-k, beside each element.
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: What codes take, as a share of the bytes of what they stand for.
+CODE_SHARES = {"": 1.0, "int8": (1 + 2 / 128) / 4, "int4": (0.5 + 2 / 128) / 4}
+#: An element in a list of top-k, with its index.
+ENTRY_BYTES = 4 + 2
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,13 @@ class Site:
         """Whether links between racks can be full before those of hosts are."""
         return self.oversubscription > 1 and self.hosts > self.rack
 
+    def slowness(self, of: Literal["compute", "link"]) -> npt.NDArray[np.float64]:
+        """Returns how many times as long as others each host takes; shape [hosts]."""
+        times = np.ones(self.hosts)
+        for slow in self.slow:
+            times[slow.host] *= getattr(slow, of)
+        return times
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -57,3 +72,7 @@ class Variant:
     def compresses(self, num_bytes: int) -> bool:
         """Whether a gradient of `num_bytes` is compressed."""
         return bool(self.compression) and num_bytes >= self.min_bytes
+
+    def members(self, site: Site) -> tuple[int, int]:
+        """Returns the members of an all-reduce, and the ranks that carry the data of each."""
+        return (site.hosts, site.gpus) if self.two_level else (site.ranks, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightcc.bench.layer_table import GRADIENT_BYTES
 from lightcc.timeline.summary import handed_in, in_steps
-from lightcc.timeline.trace import read
+from lightcc.timeline.trace import TraceError, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 #: Kinds of operations.
 _OF_GRADIENTS = ("ALLREDUCE", "ADASUM", "REDUCESCATTER")
 _MODULES = 32
-
-
-class WorkloadError(ValueError):
-    """A timeline has no steps; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,7 @@ def from_timeline(path: Path) -> Workload:
     What is not summed is no gradient, such as the weights that are broadcast at the beginning.
 
     Raises:
-        TraceError: The file is not a timeline.
-        WorkloadError: It has fewer than three steps of gradients, or no sizes.
+        TraceError: The file is no timeline of three steps of gradients with sizes.
     """
     trace = read(path)
     summed = [operation for operation in trace.operations if operation.kind in _OF_GRADIENTS]
@@ -94,10 +89,10 @@ def from_timeline(path: Path) -> Workload:
     whole = [i for i in range(1, len(steps)) if len(steps[i]) == usual]
     if len(whole) < 2:
         msg = f"{path} has fewer than three steps that are alike: record more of them"
-        raise WorkloadError(msg)
+        raise TraceError(msg)
     if all(num_bytes == 0 for _, num_bytes in steps[whole[0]]):
         msg = f"{path} does not say how large tensors are: record it with lightcc"
-        raise WorkloadError(msg)
+        raise TraceError(msg)
     # After the last gradient is there, the rank goes on: optimizer, data, forward pass.
     relative = [[at - ends[i - 1] for at, _ in steps[i]] for i in whole]
     ready = [max(statistics.median(times), 0.0) for times in zip(*relative, strict=True)]

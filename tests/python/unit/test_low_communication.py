@@ -7,8 +7,8 @@ import pytest
 from lightcc._low_communication import LOSSES, local_step_hint, loss_of, losses_text
 from lightcc.plan.__main__ import main
 from lightcc.plan.costs import Costs
-from lightcc.plan.local import local_ways
 from lightcc.plan.site import Site
+from lightcc.plan.ways import local_ways
 from lightcc.plan.workload import from_parameters
 
 SHARES = [1.0, 0.25, 0.125]
@@ -45,7 +45,7 @@ def test_local_steps_are_hinted_at_where_they_would_halve_a_step() -> None:
 def test_local_ways_send_what_is_computed_by_hand() -> None:
     count = 32_000_000
     workload = from_parameters(count).lasting(0.5)
-    ways = list(local_ways(workload, Site(2, 2, 1e8, 1e8), Costs(), 1500))
+    ways = local_ways(workload, Site(2, 2, 1e8, 1e8), Costs(), 1500)
     int4 = (0.5 + 2 / 128) * count
     assert [way.sent_bytes for way in ways] == pytest.approx(
         [int4, 0.2 * int4 + 0.8 * int4 / 15, 0.05 * 1.75 * count / 15], rel=1e-3

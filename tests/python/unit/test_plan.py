@@ -15,9 +15,9 @@ import lightcc as hvd
 from lightcc.bench.layer_table import read_table
 from lightcc.plan.__main__ import main
 from lightcc.plan.costs import Costs, CostsError
-from lightcc.plan.sharding import ways
 from lightcc.plan.simulator import Prediction, predict
 from lightcc.plan.site import Site, Variant
+from lightcc.plan.ways import ways
 from lightcc.plan.workload import Gradient, Workload, from_table, from_timeline
 from lightcc.testing import spawn_ranks
 
@@ -113,7 +113,7 @@ def test_ways_of_sharding_are_those_computed_by_hand() -> None:
     quarters = tuple(Gradient(10.0, 10**9) for _ in range(4))
     workload = Workload("billion", "test", 10.0, quarters)
     costs = dataclasses.replace(FREE, host_s_per_byte=0.25e-9)
-    found = list(ways(workload, site(2, 4, 8.0), costs, module=10**6))
+    found = ways(workload, site(2, 4, 8.0), costs, module=10**6)
     code8, code4 = 1 + 2 / 128, 0.5 + 2 / 128
     # GB of a rank, GB that a host sends; seconds beside computing and what all reduce in memory.
     expected = {
