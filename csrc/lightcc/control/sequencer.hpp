@@ -81,7 +81,7 @@ class Sequencer {
     process_sets_.add(id, ranks);
   }
   /// Its operations are forgotten; ranks know by themselves that they can never complete.
-  void remove_process_set(std::uint32_t id);
+  void remove_process_set(std::uint32_t process_set);
   void end_joins();
   /// Nothing is announced any more.
   void shut_down() { shut_down_ = true; }
