@@ -72,6 +72,23 @@ Status signed_by(int rank, const Status& why) {
   return {why.code(), "rank " + std::to_string(rank) + ": " + why.message(), rank};
 }
 
+// The failure that counts: one that may be another's consequence only where there is no other.
+std::string cause_among(const std::vector<Bytes>& all) {
+  std::string why;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    ByteReader reader(all[rank]);
+    const bool is_cause = reader.number<std::uint8_t>() != 0;
+    const std::string text = reader.string(kMaxReason);
+    if (!text.empty() && (why.empty() || is_cause)) {
+      why = "rank " + std::to_string(rank) + ": " + text;
+    }
+    if (is_cause) {
+      break;
+    }
+  }
+  return why;
+}
+
 }  // namespace
 
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value) {
@@ -97,52 +114,37 @@ Result<std::string> agree(const Joining* joining,
                           const std::string& key,
                           const Made& made,
                           Duration patience) {
-  const Clock& clock = Clock::system();
   const std::string failures = key + "/failed/";
+  const Clock& clock = Clock::system();
   TimePoint next_look = clock.now() + kLookInterval;
   std::optional<Status> own;
-  for (bool is_over = false; !is_over; is_over = own.has_value() || is_over) {
-    own = made(kMadeInterval);
+  bool is_over = false;  // Another rank has told of a failure.
+  while (!is_over && !(own = made(kMadeInterval)).has_value()) {
     const TimePoint now = clock.now();
-    if (joining != nullptr && !own.has_value()) {
+    if (joining != nullptr) {
       LIGHTCC_RETURN_IF_ERROR(joining->round.failure(now));
-      if (now >= next_look) {
-        const auto reported = joining->store.watch(failures, 0, now + kAsk);
-        is_over = reported.ok() && !reported->entries.empty();
-        next_look = now + kLookInterval;
-      }
+    }
+    if (joining != nullptr && now >= next_look) {
+      const auto reported = joining->store.watch(failures, 0, now + kAsk);
+      is_over = reported.ok() && !reported->entries.empty();
+      next_look = now + kLookInterval;
     }
   }
   if (joining == nullptr) {
     return own->message();
   }
-  // A failure that may be another's consequence counts only where there is no other.
   Bytes said;
   ByteWriter writer(said);
   const bool has_failed = own.has_value() && !own->ok();
   writer.number(static_cast<std::uint8_t>(has_failed && is_firsthand(own->code())));
   writer.string(has_failed ? own->message() : std::string());
-  if (has_failed) {
-    const TimePoint soon = clock.now() + kTelling;
-    const std::string rank = std::to_string(joining->rank);
-    (void)joining->store.set(failures + rank, {}, soon);  // Without it, others wait for longer.
+  if (has_failed) {  // Were it not told, others would wait for longer.
+    (void)joining->store.set(failures + std::to_string(joining->rank), {}, clock.now() + kTelling);
   }
   Joining later = *joining;
   later.deadline = clock.now() + patience;
   LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange(later, key, std::move(said)));
-  std::string why;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    ByteReader reader(all[rank]);
-    const bool is_cause = reader.number<std::uint8_t>() != 0;
-    const std::string text = reader.string(kMaxReason);
-    if (!text.empty() && (why.empty() || is_cause)) {
-      why = "rank " + std::to_string(rank) + ": " + text;
-    }
-    if (is_cause) {
-      break;
-    }
-  }
-  return why;
+  return cause_among(all);
 }
 
 Status give_up(const Joining& joining, const Status& seen) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -26,7 +25,6 @@ using testing::run_job;
 using testing::run_one;
 
 class Worlds : public ::testing::TestWithParam<JobOptions> {};
-class WorldsOfSeveral : public Worlds {};
 
 TEST_P(Worlds, allreduce_sums_over_all_ranks) {
   const int size = GetParam().size;
@@ -168,20 +166,6 @@ TEST_P(Worlds, every_other_collective_works) {
   });
 }
 
-TEST_P(WorldsOfSeveral, mismatched_shapes_fail_on_every_rank_and_the_world_goes_on) {
-  run_job(GetParam(), [&](World& world, int rank) {
-    std::vector<float> data(rank == 0 ? 3 : 4, 1.0F);
-    const auto failed = run_one(world, allreduce_of("shape", data));
-    ASSERT_FALSE(failed.ok());
-    EXPECT_EQ(failed.status().code(), ErrorCode::kMismatch);
-    EXPECT_NE(failed.status().message().find("Mismatched ALLREDUCE tensor shapes"),
-              std::string::npos);
-    std::vector<float> good(3, 1.0F);
-    ASSERT_TRUE(run_one(world, allreduce_of("shape", good)).ok());
-    EXPECT_EQ(good[0], static_cast<float>(world.topology().size));
-  });
-}
-
 TEST_P(Worlds, joined_ranks_contribute_zeros_and_all_learn_the_last_one) {
   run_job(GetParam(), [&](World& world, int rank) {
     const int size = world.topology().size;
@@ -238,27 +222,6 @@ TEST_P(Worlds, process_sets_can_come_and_go) {
   });
 }
 
-TEST(World, a_name_in_flight_cannot_be_used_again) {
-  run_job({}, [](World& world, int rank) {
-    std::vector<float> data(4, 1.0F);
-    std::vector<float> other(4, 1.0F);
-    if (rank == 0) {
-      auto handle = world.start(only(allreduce_of("same", data)), {});
-      ASSERT_TRUE(handle.ok());
-      const auto refused = world.start(only(allreduce_of("same", other)), {});
-      ASSERT_FALSE(refused.ok());
-      EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
-      const Operation barrier = bare(OpType::kBarrier);
-      ASSERT_TRUE(run_one(world, barrier).ok());
-      ASSERT_TRUE(world.wait(*handle, {}).ok());
-    } else {
-      const Operation barrier = bare(OpType::kBarrier);
-      ASSERT_TRUE(run_one(world, barrier).ok());
-      ASSERT_TRUE(run_one(world, allreduce_of("same", data)).ok());
-    }
-  });
-}
-
 // Were rank 0 not woken, it would look once a second: a hundred seconds here.
 TEST(World, rank_0_serves_sets_that_it_is_not_in_while_it_is_idle) {
   JobOptions options = on_one_host(3);
@@ -276,35 +239,6 @@ TEST(World, rank_0_serves_sets_that_it_is_not_in_while_it_is_idle) {
     ASSERT_TRUE(run_one(world, barrier).ok());
   });
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
-}
-
-TEST(World, an_operation_is_done_though_nobody_waits_for_it) {
-  run_job(on_one_host(3), [](World& world, int) {
-    for (int i = 0; i < 20; ++i) {
-      std::vector<float> data(1000, 1.0F);
-      auto handle = world.start(only(allreduce_of("unwaited" + std::to_string(i), data)), {});
-      ASSERT_TRUE(handle.ok());
-      while (!world.poll(*handle)) {
-        std::this_thread::yield();
-      }
-      EXPECT_EQ(data[0], 3.0F);
-      ASSERT_TRUE(world.wait(*handle, {}).ok());
-    }
-  });
-}
-
-TEST(World, groups_are_all_or_nothing) {
-  run_job({}, [](World& world, int rank) {
-    std::vector<float> a(4, 1.0F);
-    std::vector<float> b(rank == 0 ? 4 : 5, 1.0F);
-    std::vector<Operation> group;
-    group.push_back(allreduce_of("g_0of2", a));
-    group.push_back(allreduce_of("g_1of2", b));
-    auto handle = world.start(std::move(group), {.grouping = Grouping::kNamedMembers});
-    ASSERT_TRUE(handle.ok());
-    EXPECT_FALSE(world.wait(*handle, {}).ok());
-    EXPECT_EQ(a[0], 1.0F) << "a member of a failed group was reduced";
-  });
 }
 
 TEST_P(Worlds, batches_that_differ_between_ranks_all_finish) {
@@ -349,72 +283,6 @@ TEST(World, an_error_of_one_of_a_batch_leaves_the_others_alone) {
   });
 }
 
-TEST(World, a_rank_that_leaves_ends_the_operations_of_the_others) {
-  run_job({}, [](World& world, int rank) {
-    if (rank == 0) {
-      EXPECT_TRUE(world.shutdown().ok());
-      return;
-    }
-    std::vector<float> data(4, 1.0F);
-    const auto failed = run_one(world, allreduce_of("lonely", data));
-    ASSERT_FALSE(failed.ok());
-    EXPECT_EQ(failed.status().code(), ErrorCode::kShutDown);
-  });
-}
-
-TEST(World, can_be_made_again_many_times) {
-  for (int round = 0; round < 30; ++round) {
-    run_job(on_one_host(3), [](World& world, int) {
-      std::vector<float> data(10, 1.0F);
-      ASSERT_TRUE(run_one(world, allreduce_of("again", data)).ok());
-      EXPECT_EQ(data[0], 3.0F);
-    });
-  }
-}
-
-TEST(World, missing_ranks_are_named_when_they_do_not_come) {
-  const std::shared_ptr<Store> store = make_local_store();
-  WorldOptions options;
-  auto knobs = read_knobs(testing::get_env_from(
-      {{"HOROVOD_START_TIMEOUT", "4"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "4"}}));
-  ASSERT_TRUE(knobs.ok());
-  options.knobs = *knobs;
-  options.epoch.size = 3;
-  options.epoch.store = store;
-  options.epoch.secret = "secret";
-  const auto world = World::create(std::move(options));
-  ASSERT_FALSE(world.ok());
-  EXPECT_EQ(world.status().code(), ErrorCode::kTimeout);
-  EXPECT_NE(world.status().message().find("[1, 2]"), std::string::npos) << world.status().message();
-}
-
-TEST(World, a_rank_that_cannot_join_tells_the_others_why) {
-  const std::shared_ptr<Store> store = make_local_store();
-  std::vector<Status> seen(3);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      WorldOptions options;
-      options.knobs = *read_knobs(testing::get_env_from({}));
-      options.epoch.rank = rank;
-      options.epoch.size = 3;
-      options.epoch.store = store;
-      options.epoch.secret = rank == 1 ? "" : "secret";
-      seen[static_cast<std::size_t>(rank)] = World::create(std::move(options)).status();
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  for (const Status& status : seen) {
-    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(status.rank(), 1);
-    EXPECT_NE(status.message().find("the job secret is empty"), std::string::npos)
-        << status.message();
-  }
-  EXPECT_EQ(seen[2].message(), "rank 1: the job secret is empty");
-}
-
 std::string name_of(const ::testing::TestParamInfo<JobOptions>& instance) {
   std::string name = "ranks" + std::to_string(instance.param.size);
   for (const int host : instance.param.hosts) {
@@ -437,10 +305,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                            on_hosts({0, 1, 2, 1, 0}),
                                            in_blocks(2, on_one_host(4)),
                                            in_blocks(2, on_hosts({0, 1, 1, 0, 1, 1}))),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Sizes,
-                         WorldsOfSeveral,
-                         ::testing::Values(on_one_host(2), on_hosts({0, 0, 1, 1})),
                          name_of);
 
 }  // namespace
