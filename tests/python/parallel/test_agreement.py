@@ -116,15 +116,6 @@ def name_in_flight_is_refused_and_can_be_used_afterwards() -> None:
     check_same(hvd.allreduce(x, op=hvd.Sum, name="twice"), expected)
 
 
-def refused_call_on_one_rank_does_not_put_it_out_of_step() -> None:
-    if hvd.rank() == 0:
-        for _ in range(3):
-            with pytest.raises(ValueError, match="contiguous"):
-                hvd.allreduce(np.zeros((4, 4))[:, 1])
-    # Unnamed operations still match: refused calls were not counted.
-    check_same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, float(hvd.size())))
-
-
 # --- join ----------------------------------------------------------------------------------------
 
 
@@ -217,7 +208,6 @@ def test_ranks_agree_or_are_told_and_wait_for_one_another(grid: Grid) -> None:
             disagreement_is_an_error_on_all_ranks_and_the_world_goes_on,
             memory_in_flight_is_refused_where_one_writes_and_can_be_used_afterwards,
             name_in_flight_is_refused_and_can_be_used_afterwards,
-            refused_call_on_one_rank_does_not_put_it_out_of_step,
             join_lets_ranks_with_less_data_wait,
             operations_that_cannot_go_on_with_join_say_so,
             interrupted_wait_can_be_repeated,
