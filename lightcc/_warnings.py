@@ -21,10 +21,7 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 # What has no effect: other programs than these, which Horovod would negotiate and exchange data by.
 # lightcc is what it calls gloo.
 _PROGRAMS = {
-    "HOROVOD_CONTROLLER": (
-        {"", "gloo"},
-        "lightcc negotiates itself, and never over MPI.",
-    ),
+    "HOROVOD_CONTROLLER": ({"", "gloo"}, "lightcc negotiates itself, and never over MPI."),
     "HOROVOD_CPU_OPERATIONS": (
         {"", "gloo"},
         "lightcc, which Horovod calls gloo, carries the data itself. A fabric that only MPI knew "

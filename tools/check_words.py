@@ -23,9 +23,7 @@ COMMENTED = ("harp_plugin", "measure", "tests", "tools")
 PYTHON = {".py", ".pyi"}
 SUFFIXES = {".cpp", ".cu", ".hpp", ".h", ".inl"} | PYTHON
 
-PYTHON_TEXT = re.compile(
-    r'"""[\s\S]*?"""|#.*|"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'",
-)
+PYTHON_TEXT = re.compile(r'"""[\s\S]*?"""|#.*|"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'")
 CPP_TEXT = re.compile(r'//.*|/\*[\s\S]*?\*/|^\s*#\s*include.*|"(?:\\.|[^"\\\n])*"', re.MULTILINE)
 GENITIVE = re.compile(r"(//[/!]?<?|#) ?Of ")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")

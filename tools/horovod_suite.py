@@ -34,12 +34,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod_examples import (
-    SCRIPTS,
-    TENSORFLOW_SCRIPTS,
-    run_example,
-    run_tensorflow_example,
-)
+from horovod_examples import SCRIPTS, TENSORFLOW_SCRIPTS, run_example, run_tensorflow_example
 from suite_results import ORDER, Result, Results, count_line, read_reports, skip_table, wrapped
 
 if TYPE_CHECKING:
@@ -395,9 +390,7 @@ def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable
     return todo + (tensorflow_parts(arguments) if arguments.tensorflow else [])
 
 
-def tensorflow_parts(
-    arguments: argparse.Namespace,
-) -> list[tuple[str, str, Callable[[], Results]]]:
+def tensorflow_parts(arguments: argparse.Namespace) -> list[tuple[str, str, Callable[[], Results]]]:
     """Returns the parts that need TensorFlow."""
     sources, python = arguments.sources, arguments.tensorflow
     on_ranks = functools.partial(run_on_ranks, python=python, variables=KERAS_2)

@@ -19,11 +19,7 @@ from build_wheel import only
 from old_glibc import GLIBC
 from test_wheel import differences, run_program
 
-BLOCKS = {
-    "LIGHT_2D_ALLREDUCE": "1",
-    "LIGHT_INTRA_SIZE": "2",
-    "LIGHT_TOPK_THRESHOLD": "16K",
-}
+BLOCKS = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "16K"}
 GRIDS: tuple[tuple[int, dict[str, str]], ...] = ((2, {}), (4, BLOCKS))
 
 
@@ -56,11 +52,7 @@ def main() -> int:
         for ranks, variables in GRIDS:
             here = run_program(programs, "--numpy", ranks=ranks, variables=variables)
             there = run_program(
-                programs,
-                "--numpy",
-                python=emulated,
-                ranks=ranks,
-                variables=variables,
+                programs, "--numpy", python=emulated, ranks=ranks, variables=variables
             )
             lacking = sorted(here.digests.keys() ^ there.digests.keys())
             problems += [f"{name}: on one of the two alone" for name in lacking]

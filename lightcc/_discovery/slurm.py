@@ -149,9 +149,7 @@ class _Pmi2:
     def _get(self, name: str) -> str:
         value, length = ctypes.create_string_buffer(_MAX_VALUE_BYTES), ctypes.c_int()
         self._call(
-            "PMI2_KVS_Get",
-            *(None, -1, self._key(name)),
-            *(value, len(value), ctypes.byref(length)),
+            "PMI2_KVS_Get", *(None, -1, self._key(name)), *(value, len(value), ctypes.byref(length))
         )
         return bytes.fromhex(value.value.decode()).decode()
 

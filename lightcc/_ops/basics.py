@@ -76,10 +76,7 @@ _ERROR_CHARACTERS = 1000
 _all_went_well = True
 
 # What other modules add to stats().
-_statistics: dict[str, Callable[[], Any]] = {
-    "fusion": list,
-    "steps": lambda: _steps,
-}
+_statistics: dict[str, Callable[[], Any]] = {"fusion": list, "steps": lambda: _steps}
 
 # Steps of optimizers in the current world.
 _steps = 0

@@ -79,9 +79,7 @@ def allgather(
 
 
 def grouped_allgather_async(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[list[Tensor]]:
     """Starts `grouped_allgather()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allgather(tensors, GROUP, name, set_id(process_set))
@@ -110,12 +108,7 @@ def grouped_allgather(
     """
     sent, restore = compress_each(compression, tensors)
     handle = _world.current().allgather(
-        sent,
-        GROUP,
-        name,
-        set_id(process_set),
-        WAITS,
-        compression=engine_spec(compression),
+        sent, GROUP, name, set_id(process_set), WAITS, compression=engine_spec(compression)
     )
     return restore(_core.wait(handle))
 

@@ -16,10 +16,7 @@ from lightcc.process_sets import ProcessSet, global_process_set
 if TYPE_CHECKING:
     from lightcc._typing import Array
 
-__all__ = [
-    "allgather_object",
-    "broadcast_object",
-]
+__all__ = ["allgather_object", "broadcast_object"]
 
 _NONE = -1  # The size of what could not be pickled.
 _NOT_PICKLED = "rank {} could not pickle its object; the error there says why"

@@ -386,13 +386,7 @@ def reducescatter_async(
 ) -> Handle[Tensor]:
     """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().reducescatter(
-        tensor,
-        ONE,
-        name,
-        check_op(op),
-        prescale_factor,
-        postscale_factor,
-        set_id(process_set),
+        tensor, ONE, name, check_op(op), prescale_factor, postscale_factor, set_id(process_set)
     )
 
 
@@ -456,13 +450,7 @@ def grouped_reducescatter_async(
 ) -> Handle[list[Tensor]]:
     """Starts `grouped_reducescatter()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().reducescatter(
-        tensors,
-        GROUP,
-        name,
-        check_op(op),
-        prescale_factor,
-        postscale_factor,
-        set_id(process_set),
+        tensors, GROUP, name, check_op(op), prescale_factor, postscale_factor, set_id(process_set)
     )
 
 

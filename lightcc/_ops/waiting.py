@@ -11,12 +11,7 @@ from lightcc.process_sets import ProcessSet, global_process_set, set_id
 if TYPE_CHECKING:
     from lightcc._typing import Handle, Result
 
-__all__ = [
-    "barrier",
-    "join",
-    "poll",
-    "synchronize",
-]
+__all__ = ["barrier", "join", "poll", "synchronize"]
 
 
 def poll(handle: int) -> bool:

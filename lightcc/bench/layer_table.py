@@ -181,10 +181,7 @@ def _own() -> dict[str, Any]:
         backward_us = (1 - _FORWARD_SHARE) * fields["batch"] / fields["per_s"] * 1e6
         total = _macs(name)
         layers = [
-            {
-                "backward_us": round(backward_us * layer.macs / total, 2),
-                "gradients": layer.counts,
-            }
+            {"backward_us": round(backward_us * layer.macs / total, 2), "gradients": layer.counts}
             for layer in MODELS[name]()
         ]
         models[name] = {**fields, "layers": layers}

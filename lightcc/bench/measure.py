@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 MEMCPY = "memcpy"
 
 # How a library can do the gradients of a model; see worker.py.
-_MODEL_MODES = {
-    "lightcc": ("async",),
-    "gloo": ("bucket25", "async"),
-    "mpi": ("iallreduce", "loop"),
-}
+_MODEL_MODES = {"lightcc": ("async",), "gloo": ("bucket25", "async"), "mpi": ("iallreduce", "loop")}
 
 
 @dataclass(frozen=True)
@@ -133,23 +129,13 @@ def differing(answers: list[dict[str, Any]]) -> int:
 
 
 def _run_round(
-    case: Case,
-    group: WorkerGroup,
-    samples: Samples,
-    effort: Effort,
-    *,
-    check: bool,
+    case: Case, group: WorkerGroup, samples: Samples, effort: Effort, *, check: bool
 ) -> list[dict[str, Any]]:
     described: dict[str, Any] = asdict(case) | {"mode": samples.mode, "ratio": group.ratio}
     if samples.library == MEMCPY:
         described |= {"collective": MEMCPY, "counts": [sum(case.counts)], "inplace": False}
     iterations = effort.iterations_for(case)
-    request = {
-        "case": described,
-        "warmup": effort.warmup,
-        "iterations": iterations,
-        "check": check,
-    }
+    request = {"case": described, "warmup": effort.warmup, "iterations": iterations, "check": check}
     try:
         answers = group.ask(request)
     except PeerError as error:

@@ -13,13 +13,7 @@ from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STRATEGIES = (
-    "none",
-    "auto_fusion",
-    "piecewise_fusion",
-    "scopewise_fusion",
-    "horovod",
-)
+STRATEGIES = ("none", "auto_fusion", "piecewise_fusion", "scopewise_fusion", "horovod")
 #: Those that are lists of gradients.
 PLANNED = ("piecewise_fusion", "scopewise_fusion")
 #: What earlier versions had, and learnt from steps.

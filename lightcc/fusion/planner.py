@@ -34,10 +34,7 @@ class Planner:
     """
 
     def __init__(
-        self,
-        choice: FusionChoice,
-        gradients: Iterable[Gradient],
-        process_set: ProcessSet,
+        self, choice: FusionChoice, gradients: Iterable[Gradient], process_set: ProcessSet
     ) -> None:
         """Makes the plan.
 

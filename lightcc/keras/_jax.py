@@ -35,12 +35,7 @@ class JaxBackend(StreamBackend):
         return _Exchange(StreamExchange(name, settings, _writable, np.zeros_like))
 
     def aggregation(
-        self,
-        passes: int,
-        reduce: Callable[[list[Any]], list[Any]],
-        *,
-        average: bool,
-        name: str,
+        self, passes: int, reduce: Callable[[list[Any]], list[Any]], *, average: bool, name: str
     ) -> Aggregation:
         """Refuses.
 

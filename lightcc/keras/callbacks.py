@@ -62,9 +62,5 @@ class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelC
     ) -> None:
         """Takes the arguments of the class."""
         super().__init__(
-            filepath=filepath,
-            monitor=monitor,
-            verbose=verbose,
-            mode=mode,
-            save_freq=save_freq,
+            filepath=filepath, monitor=monitor, verbose=verbose, mode=mode, save_freq=save_freq
         )

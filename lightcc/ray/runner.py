@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.placement_group import get_current_placement_group
 
-from lightcc.ray.adapter import (
-    Adapter,
-    BaseParams,
-    common_environment,
-    relayed,
-    without_executable,
-)
+from lightcc.ray.adapter import Adapter, BaseParams, common_environment, relayed, without_executable
 from lightcc.ray.elastic_v2 import ElasticParams
 from lightcc.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
 from lightcc.runner.environment import slot_environment

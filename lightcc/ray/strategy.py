@@ -19,10 +19,7 @@ _LEAVE_S = 5.0
 
 
 def create_placement_group(
-    resources_per_bundle: Mapping[str, float],
-    num_bundles: int,
-    pg_timeout: float,
-    pg_strategy: str,
+    resources_per_bundle: Mapping[str, float], num_bundles: int, pg_timeout: float, pg_strategy: str
 ) -> tuple[Any, list[dict[str, float]]]:
     """Reserves `num_bundles` times the resources. Blocks: until they are there.
 

@@ -22,11 +22,7 @@ from lightcc.runner.agent import agent
 from lightcc.runner.agent.agent_job import job_for, job_of_worker
 from lightcc.runner.agent.link import Link, ProcessLink
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StacksRequest, StoreRequest, parse
-from lightcc.runner.environment import (
-    default_environment,
-    forwarded_environment,
-    make_secret,
-)
+from lightcc.runner.environment import default_environment, forwarded_environment, make_secret
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.launched_job import LaunchedJob
@@ -84,9 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(
-    options: LaunchOptions,
-    rank_input: bytes = b"",
-    on_end: Callable[[Job], None] | None = None,
+    options: LaunchOptions, rank_input: bytes = b"", on_end: Callable[[Job], None] | None = None
 ) -> int:
     """Runs a job to its end and returns the exit code.
 
@@ -102,11 +96,7 @@ def launch(
         return 128 + signal.SIGINT
 
 
-def _launch(
-    options: LaunchOptions,
-    rank_input: bytes,
-    on_end: Callable[[Job], None] | None,
-) -> int:
+def _launch(options: LaunchOptions, rank_input: bytes, on_end: Callable[[Job], None] | None) -> int:
     is_fixed = options.listen is None and options.elastic is None
     if not rank_input and not is_fixed and _is_fed():
         who = "lightcc-worker" if options.listen is not None else "an elastic job"

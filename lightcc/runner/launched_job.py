@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lightcc._discovery.plan import Plan
 from lightcc.runner.agent import frames
 from lightcc.runner.discovery import DiscoveryError, DiscoveryScript
-from lightcc.runner.driver import (
-    Action,
-    Awaits,
-    Begin,
-    End,
-    FoundSlow,
-    LeftOut,
-    RunsShort,
-    Start,
-)
+from lightcc.runner.driver import Action, Awaits, Begin, End, FoundSlow, LeftOut, RunsShort, Start
 from lightcc.runner.driver.elastic_job import ElasticJob
 from lightcc.runner.events import EventFile
 from lightcc.runner.job import Job

@@ -142,10 +142,7 @@ class _ElasticJob:
         secret_file.write_text(self._secret, encoding="ascii")
         assert options.listen is not None  # noqa: S101 - asked for above
         listen = replace(
-            options.listen,
-            port=_ANY_PORT,
-            secret_file=secret_file,
-            address_file=self._address,
+            options.listen, port=_ANY_PORT, secret_file=secret_file, address_file=self._address
         )
         self._options = replace(options, listen=listen)
         self._first = first

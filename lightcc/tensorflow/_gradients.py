@@ -37,11 +37,7 @@ def _factors(op: Any) -> tuple[int, float, float]:
 
 def _of_allreduce(op: Any, grad: Any) -> Any:
     return _calls.allreduce(
-        grad,
-        None,
-        *_factors(op),
-        ignore_name_scope=_ignores_scope(op),
-        process_set=_set_of(op),
+        grad, None, *_factors(op), ignore_name_scope=_ignores_scope(op), process_set=_set_of(op)
     )
 
 
@@ -88,11 +84,7 @@ def _of_grouped_allgather(op: Any, *grads: Any) -> list[Any]:
 
 def _of_broadcast(op: Any, grad: Any) -> Any:
     averaged = _calls.allreduce(
-        grad,
-        None,
-        Average,
-        ignore_name_scope=_ignores_scope(op),
-        process_set=_set_of(op),
+        grad, None, Average, ignore_name_scope=_ignores_scope(op), process_set=_set_of(op)
     )
     if basics.rank() == int(op.get_attr("root_rank")):
         return averaged
@@ -106,10 +98,7 @@ def _of_grouped_broadcast(op: Any, *grads: Any) -> list[Any]:
 
 def _of_alltoall(op: Any, grad: Any, _: Any) -> list[Any]:
     returned, _splits = _calls.alltoall(
-        grad,
-        op.outputs[1],
-        ignore_name_scope=_ignores_scope(op),
-        process_set=_set_of(op),
+        grad, op.outputs[1], ignore_name_scope=_ignores_scope(op), process_set=_set_of(op)
     )
     return [returned, None]
 

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 
-def allreduce_slices(
-    slices: Any,
-    op: int,
-    named: dict[str, Any],
-    process_set: ProcessSet,
-) -> Any:
+def allreduce_slices(slices: Any, op: int, named: dict[str, Any], process_set: ProcessSet) -> Any:
     """Gathers values and indices of all ranks, so that applying them adds them up.
 
     The group has the name of a dense allreduce, so that ranks with one and the other do not wait.

@@ -13,13 +13,7 @@ from lightcc.tensorflow.util import _executing_eagerly, variable_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "allgather",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "grouped_allgather",
-]
+__all__ = ["allgather", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
 
 
 def allgather(

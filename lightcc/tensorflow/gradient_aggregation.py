@@ -21,12 +21,7 @@ class LocalAggregation:
     """
 
     def __init__(
-        self,
-        passes: int,
-        reduce: Callable[[list[Any]], list[Any]],
-        *,
-        average: bool,
-        name: str,
+        self, passes: int, reduce: Callable[[list[Any]], list[Any]], *, average: bool, name: str
     ) -> None:
         """Takes what is done with the sums.
 

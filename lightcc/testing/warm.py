@@ -109,12 +109,7 @@ class WarmProcess:
         return read_at_start(environment) == read_at_start(mine)
 
     def start(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        output: int,
+        self, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], output: int
     ) -> WarmChild:
         """Runs `module` as `python -m` does, with `output` as standard output and error.
 

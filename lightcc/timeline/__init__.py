@@ -9,15 +9,7 @@ from lightcc.timeline.clocks import ClockOffset, clock_offsets
 from lightcc.timeline.devices import DeviceSummary
 from lightcc.timeline.merging import merge
 from lightcc.timeline.summary import Summary, summarize
-from lightcc.timeline.trace import (
-    Bucket,
-    DeviceSpan,
-    Operation,
-    Trace,
-    TraceError,
-    read,
-    read_all,
-)
+from lightcc.timeline.trace import Bucket, DeviceSpan, Operation, Trace, TraceError, read, read_all
 
 __all__ = [
     "Bucket",

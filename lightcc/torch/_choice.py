@@ -66,10 +66,7 @@ def make_guard(
 
 
 def say_what_is_done(
-    chosen: EngineCompressor,
-    cls: type[Any],
-    groups: list[dict[str, Any]],
-    process_set: ProcessSet,
+    chosen: EngineCompressor, cls: type[Any], groups: list[dict[str, Any]], process_set: ProcessSet
 ) -> None:
     """Says once, on the first rank of the set, what `choose_compression()` chose, if it matters."""
     parameters: list[torch.Tensor] = [p for group in groups for p in group["params"]]

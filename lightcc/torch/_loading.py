@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_in_place(
-    optimizer: Any,
-    state: Mapping[str, Any],
-    load: Callable[[Any], object] | None = None,
+    optimizer: Any, state: Mapping[str, Any], load: Callable[[Any], object] | None = None
 ) -> None:
     """Loads what `state_dict()` of another replica's optimizer returned, or of this one before.
 

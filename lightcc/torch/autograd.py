@@ -157,13 +157,7 @@ def own_rows(
     own = torch.tensor([list(rows)], dtype=torch.int64)
     everybody = exchanges.allgather_async(own, None, process_set)
     reduced = HorovodGroupedAllreduce.apply(
-        None,
-        None,
-        Average,
-        1.0,
-        1.0,
-        process_set,
-        *[grad.contiguous() for grad in grads],
+        None, None, Average, 1.0, 1.0, process_set, *[grad.contiguous() for grad in grads]
     )
     # Shape (members, tensors): the rows of lower ranks come before this rank's.
     starts = synchronize(everybody)[: process_set.rank()].sum(dim=0).tolist()
@@ -178,11 +172,7 @@ class HorovodBroadcast(_Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        root_rank: int,
-        name: str | None,
-        process_set: ProcessSet,
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Returns the root's tensor."""
         ctx.root_rank = root_rank
@@ -193,13 +183,7 @@ class HorovodBroadcast(_Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         """Averages the gradient for the root; the other ranks' input had no effect."""
         grad = HorovodAllreduce.apply(
-            grad_output.contiguous(),
-            None,
-            None,
-            Average,
-            1.0,
-            1.0,
-            ctx.process_set,
+            grad_output.contiguous(), None, None, Average, 1.0, 1.0, ctx.process_set
         )
         if basics.rank() != ctx.root_rank:
             grad = torch.zeros_like(grad)

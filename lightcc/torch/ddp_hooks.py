@@ -20,21 +20,11 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 from lightcc import _world
 from lightcc._binding import _core
 from lightcc._ops.reductions import Average
-from lightcc.compression import (
-    EngineCompressor,
-    Int4Compressor,
-    Int8Compressor,
-    TopKCompressor,
-)
+from lightcc.compression import EngineCompressor, Int4Compressor, Int8Compressor, TopKCompressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch import mpi_ops
 
-__all__ = [
-    "QuantizedState",
-    "TopKState",
-    "quantized_2d_hook",
-    "topk_2d_hook",
-]
+__all__ = ["QuantizedState", "TopKState", "quantized_2d_hook", "topk_2d_hook"]
 
 
 class _CompressedState:

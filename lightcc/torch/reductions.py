@@ -41,12 +41,7 @@ from lightcc.torch.autograd import (
     HorovodReducescatter,
     records,
 )
-from lightcc.torch.compression import (
-    Compression,
-    NoneCompressor,
-    by_engine,
-    refuse_gradients,
-)
+from lightcc.torch.compression import Compression, NoneCompressor, by_engine, refuse_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

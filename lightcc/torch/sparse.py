@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def sparse_allreduce_async(
-    tensor: torch.Tensor,
-    name: str | None,
-    op: int,
-    process_set: ProcessSet = global_process_set,
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Starts to combine a sparse tensor over all ranks.
 

@@ -17,15 +17,7 @@ from lightcc.harp.setup.check import check
 from lightcc.harp.setup.datapaths import DATAPATHS
 from lightcc.harp.setup.machine import look
 from lightcc.harp.setup.plan import Request, make_plan
-from lightcc.harp.setup.state import (
-    State,
-    StateFile,
-    apply,
-    boot_id,
-    reason_of,
-    to_undo,
-    undo,
-)
+from lightcc.harp.setup.state import State, StateFile, apply, boot_id, reason_of, to_undo, undo
 from lightcc.harp.setup.system import SetupError, System
 
 if TYPE_CHECKING:

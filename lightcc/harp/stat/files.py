@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc.harp.stat.layout import (
-    Record,
-    StatFileError,
-    read_engines,
-    read_layout,
-)
+from lightcc.harp.stat.layout import Record, StatFileError, read_engines, read_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

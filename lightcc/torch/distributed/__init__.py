@@ -32,14 +32,7 @@ from lightcc.torch.distributed._work import Work
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = [
-    "ProcessGroup",
-    "Work",
-    "compress_group",
-    "create",
-    "monitored_barrier",
-    "split_group",
-]
+__all__ = ["ProcessGroup", "Work", "compress_group", "create", "monitored_barrier", "split_group"]
 
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroup:

@@ -16,11 +16,7 @@ _PREMUL_SUM = 8
 # By number, which torch tells in an eighth of the time of a name.
 _NAMES = {kind.value: name for name, kind in _KINDS.__members__.items()}
 _ENGINE = {"SUM": Sum, "AVG": Average, "MIN": Min, "MAX": Max, "PRODUCT": Product}
-_BITWISE = {
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
-}
+_BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
 # A bool is true or false: sums and products are "any" and "all".
 _BOOL = {"SUM": Max, "MAX": Max, "MIN": Min, "PRODUCT": Min}
 

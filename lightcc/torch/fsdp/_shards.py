@@ -155,17 +155,7 @@ class _Shards:
         """Starts a reduce-scatter."""
         how, name = reduction(op, rows.dtype), f"{self.name}.gradients"
         handle = _world.current().reducescatter(
-            rows,
-            ONE,
-            name,
-            how.op,
-            how.factor,
-            1.0,
-            self._process_set,
-            not WAITS,
-            output,
-            "",
-            spec,
+            rows, ONE, name, how.op, how.factor, 1.0, self._process_set, not WAITS, output, "", spec
         )
         return Work(handle, [output], None, math.inf, name)
 

@@ -125,12 +125,7 @@ class OneRank:
 
 
 def describe(counts: list[int], mode: str = "") -> dict[str, Any]:
-    return {
-        "collective": "allreduce",
-        "counts": counts,
-        "inplace": True,
-        "mode": mode,
-    }
+    return {"collective": "allreduce", "counts": counts, "inplace": True, "mode": mode}
 
 
 def test_wrong_elements_are_counted() -> None:

@@ -336,10 +336,7 @@ def test_after_a_boot_it_is_set_up_again(
 
 @pytest.mark.parametrize("point", range(1, 8))
 def test_a_run_that_was_killed_is_undone(
-    vm: FakeMachine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    point: int,
+    vm: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], point: int
 ) -> None:
     """The kill comes before the `point`th thing that is written."""
     before = vm.everything()

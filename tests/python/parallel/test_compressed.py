@@ -96,10 +96,7 @@ def a_ratio_of_one_has_the_bits_of_a_dense_allreduce(_: Blocks) -> None:
             how: dict[str, Any] = {"op": op, "prescale_factor": 0.3, "postscale_factor": 1.7}
             dense = hvd.allreduce(x, name=f"dense.{dtype.name}.{op}", **how)
             sent = hvd.allreduce(
-                x,
-                name=f"topk.{dtype.name}.{op}",
-                compression=hvd.Compression.topk(1.0),
-                **how,
+                x, name=f"topk.{dtype.name}.{op}", compression=hvd.Compression.topk(1.0), **how
             )
             np.testing.assert_array_equal(dense, sent)
 

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
     from namespaces import Cables
 
-pytestmark = [
-    pytest.mark.multiproc,
-    pytest.mark.netns,
-]
+pytestmark = [pytest.mark.multiproc, pytest.mark.netns]
 
 
 class Hosts:

@@ -17,10 +17,7 @@ from lightcc.testing import spawn_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.multiproc,
-    pytest.mark.netns,
-]
+pytestmark = [pytest.mark.multiproc, pytest.mark.netns]
 
 ONE_QUEUE = """
 from lightcc.harp.setup.system import System

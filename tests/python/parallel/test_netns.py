@@ -16,10 +16,7 @@ from namespaces import Cables, in_namespace, two_hosts
 import lightcc as hvd
 from lightcc.testing import RankProcesses, spawn_ranks
 
-pytestmark = [
-    pytest.mark.multiproc,
-    pytest.mark.netns,
-]
+pytestmark = [pytest.mark.multiproc, pytest.mark.netns]
 PEER_TIMEOUT_S = 4.0
 
 

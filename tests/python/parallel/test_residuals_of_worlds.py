@@ -196,11 +196,7 @@ ALL = BEGINS + ", ".join(f"1 on rank {rank}" for rank in range(4))
         ([[0, 1, 2, 3], [0, 0, 0, 1]], [], [True]),
         ([[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1]], [ALL, ALL], [False, False]),
         # Ranks 1 and 2 have the other shard.
-        (
-            [[0, 0, 1, 1], [0, 1, 0, 1]],
-            [BEGINS + "1 on rank 1, 1 on rank 2"],
-            [False],
-        ),
+        ([[0, 0, 1, 1], [0, 1, 0, 1]], [BEGINS + "1 on rank 1, 1 on rank 2"], [False]),
         # Nothing is compressed on one host.
         ([[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]], [ALL], [False, True]),
     ],

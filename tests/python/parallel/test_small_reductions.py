@@ -88,11 +88,7 @@ def compare_with_a_group(counter: str) -> None:
 # Ranks that share a core seldom meet: the C++ tests have more than two.
 @pytest.mark.parametrize(
     ("grid", "counter"),
-    [
-        (SIX, "inline_allreduces"),
-        (EIGHT_APART, "inline_allreduces"),
-        (TWO, "one_shot_allreduces"),
-    ],
+    [(SIX, "inline_allreduces"), (EIGHT_APART, "inline_allreduces"), (TWO, "one_shot_allreduces")],
     ids=str,
 )
 def test_the_bits_are_those_of_a_group(grid: Grid, counter: str) -> None:

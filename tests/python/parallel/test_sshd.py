@@ -21,10 +21,7 @@ from namespaces import two_hosts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [
-    pytest.mark.multiproc,
-    pytest.mark.netns,
-]
+pytestmark = [pytest.mark.multiproc, pytest.mark.netns]
 PATIENCE_S = 60.0
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 

@@ -101,9 +101,7 @@ def test_a_bad_value_is_a_problem_that_names_it(monkeypatch: pytest.MonkeyPatch)
     assert "soon" in problem.detail
 
 
-def test_a_misspelt_variable_is_told_with_the_nearest_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_misspelt_variable_is_told_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHT_PEER_TIMEOU", "5")
     assert "LIGHT_PEER_TIMEOUT" in by_name(doctor.check_environment())["variable"].detail
 

@@ -309,10 +309,7 @@ def test_as_the_first_process_of_a_container_it_passes_signals_on_and_reaps(
     ("flags", "text"),
     [
         (["--listen", "-np", "2", "-np", "2"], "no command to run"),
-        (
-            ["--listen", "python", "train.py"],
-            "'python' is not HOST:PORT; where a command",
-        ),
+        (["--listen", "python", "train.py"], "'python' is not HOST:PORT; where a command"),
         (["--listen", ":0", "true"], "--listen: -np says how many slots"),
         (["--listen", "-np", "2", "-H", "a:2", "true"], "give it without --hosts"),
         (["--listen", "a:b", "-np", "2", "true"], "'a:b' is not HOST:PORT"),
@@ -324,10 +321,7 @@ def test_as_the_first_process_of_a_container_it_passes_signals_on_and_reaps(
     ],
 )
 def test_flags_of_the_launcher_that_are_not_allowed(
-    flags: list[str],
-    text: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIGHT_SECRET", SECRET)
     assert code_of(launch.main, flags) == 2

@@ -237,10 +237,7 @@ def test_srun_with_an_address_and_a_secret(
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a secret of this job\n")
-    given = {
-        "LIGHT_RENDEZVOUS": f"127.0.0.1:{free_ports(1)[0]}",
-        "LIGHT_SECRET_FILE": str(secret),
-    }
+    given = {"LIGHT_RENDEZVOUS": f"127.0.0.1:{free_ports(1)[0]}", "LIGHT_SECRET_FILE": str(secret)}
     command = [sys.executable, script(tmp_path), str(reports)]
     run(*SRUN, "--mpi=none", *command, variables=srun | given)
     assert reported(reports) == TWO

@@ -107,11 +107,7 @@ def test_a_second_signal_ends_the_server_at_once(folder: Path, servers: list[Ser
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (("sh", "-c", "kill -KILL $$"), 128 + 9),
-        (("no-such-program",), 127),
-    ],
+    ("command", "code"), [(("sh", "-c", "kill -KILL $$"), 128 + 9), (("no-such-program",), 127)]
 )
 def test_the_exit_code_is_that_of_the_command(command: tuple[str, ...], code: int) -> None:
     done = subprocess.run([POD, *command], capture_output=True, text=True, check=False)

@@ -108,10 +108,9 @@ dist.destroy_process_group()
 def test_launched_ranks_have_what_torch_distributed_asks_for() -> None:
     pytest.importorskip("torch")
     result = launch("-np", "2", "--no-prefix", sys.executable, "-c", TORCH)
-    assert sorted(result.stdout.splitlines()) == [
-        b"0 2 [2.0, 2.0]",
-        b"1 2 [2.0, 2.0]",
-    ], result.stderr
+    assert sorted(result.stdout.splitlines()) == [b"0 2 [2.0, 2.0]", b"1 2 [2.0, 2.0]"], (
+        result.stderr
+    )
 
 
 CHILD = """
@@ -143,10 +142,7 @@ def test_a_child_of_a_rank_that_calls_init_is_told_so() -> None:
 
 def test_without_a_launcher_a_script_is_one_rank() -> None:
     result = subprocess.run(
-        [sys.executable, "-c", TRAIN, "well"],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
+        [sys.executable, "-c", TRAIN, "well"], capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert result.stdout == b"rank 0 of 1 local 0\n", result.stderr
 

@@ -162,10 +162,7 @@ def test_tuning_flags_become_variables_and_others_set_nothing() -> None:
     assert environment.items() >= expected.items()
     unfused = launch_options("-np", "1", "--fusion-threshold-mb", "0", "--start-timeout", "5", "x")
     assert unfused.start_timeout_s == 5
-    assert unfused.environment == {
-        "LIGHT_FUSION_STRATEGY": "none",
-        "HOROVOD_START_TIMEOUT": "5",
-    }
+    assert unfused.environment == {"LIGHT_FUSION_STRATEGY": "none", "HOROVOD_START_TIMEOUT": "5"}
 
 
 SPELLINGS = [(flag, name) for flag in flags.REFUSED + flags.NOTED for name in flag.names.split()]

@@ -42,10 +42,7 @@ class Probe:
         (self.directory / "probe.py").write_text(text)
         with (self.directory / "output").open("wb") as output:
             child = self.process.start(
-                "probe",
-                arguments,
-                environment={**os.environ, **variables},
-                output=output.fileno(),
+                "probe", arguments, environment={**os.environ, **variables}, output=output.fileno()
             )
         return child.wait(), (self.directory / "output").read_text()
 

@@ -11,9 +11,7 @@ from lightcc import doctor
 from lightcc.tensorflow import _library
 
 
-def test_a_tensorflow_that_calls_back_otherwise_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tensorflow_that_calls_back_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     library = ctypes.CDLL(str(_library.PATH))
     library.lightcc_tf_calls_back.restype = ctypes.c_bool
     process = ctypes.CDLL(None)

@@ -59,13 +59,7 @@ def way_that_is_chosen(changed: dict[str, float], adam: bool, options: dict[str,
     return str(way)
 
 
-TIMES = {
-    "uncompressed": 1.0,
-    "int8": 0.5,
-    "int4": 0.3,
-    "top-k at 0.05": 0.29,
-    "top-k at 0.01": 0.2,
-}
+TIMES = {"uncompressed": 1.0, "int8": 0.5, "int4": 0.3, "top-k at 0.05": 0.29, "top-k at 0.01": 0.2}
 #: The ways of which SGD has each tried.
 WAYS_OF_SGD = ("uncompressed", "int8", "int4", "top-k at 0.05", "top-k at 0.01")
 
@@ -261,9 +255,7 @@ def too_small_a_budget() -> None:
     for inner, least in zip(inners, ("top-k at 0.01", "int4", "int4"), strict=True):
         with pytest.raises(ValueError, match=f"budget is 0.001: the least .* is {least}"):
             hvd.DistributedOptimizer(
-                inner,
-                model.named_parameters(),
-                compression=hvd.Compression.auto(budget=0.001),
+                inner, model.named_parameters(), compression=hvd.Compression.auto(budget=0.001)
             )
 
 

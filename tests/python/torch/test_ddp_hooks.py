@@ -35,11 +35,7 @@ WAYS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
         ddp_hooks.topk_2d_hook,
         hvd.Compression.topk(1.0, exact=True),
     ),
-    "int8": (
-        ddp_hooks.QuantizedState,
-        ddp_hooks.quantized_2d_hook,
-        hvd.Compression.int8,
-    ),
+    "int8": (ddp_hooks.QuantizedState, ddp_hooks.quantized_2d_hook, hvd.Compression.int8),
     "int4": (
         lambda model: ddp_hooks.QuantizedState(model, 4),
         ddp_hooks.quantized_2d_hook,

@@ -236,9 +236,7 @@ def ranks_that_plan_differently_are_told_so_on_every_rank() -> None:
     last = hvd.rank() == hvd.size() - 1
     with pytest.raises(ValueError, match=r"rank 0 by piecewise_fusion '2'.*rank 3 by.*'3'"):
         wrapped(
-            model,
-            fusion_type="piecewise_fusion",
-            piecewise_fusion_schedule="3" if last else "2",
+            model, fusion_type="piecewise_fusion", piecewise_fusion_schedule="3" if last else "2"
         )
     named = [
         (f"{name}{'_' * (last and i == 4)}", p)

@@ -372,8 +372,7 @@ def a_sparse_gradient_that_others_do_not_have_is_a_mismatch() -> None:
     for dense in (False, True):
         table = nn.Embedding(7, 2, sparse=not dense or hvd.rank() == 0)
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(table.parameters(), lr=0.1),
-            named_parameters=[("table", table.weight)],
+            torch.optim.SGD(table.parameters(), lr=0.1), named_parameters=[("table", table.weight)]
         )
         for _ in range(2):  # Nothing of the first attempt stays.
             table.weight.grad = None

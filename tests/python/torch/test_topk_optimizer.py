@@ -110,11 +110,7 @@ def kept_back(folder: str, step: str, compression: Any) -> Any:
     return loaded, rest.tolist()
 
 
-COMPRESSIONS = [
-    hvd.Compression.topk(0.05),
-    hvd.Compression.int8(),
-    hvd.Compression.int4(),
-]
+COMPRESSIONS = [hvd.Compression.topk(0.05), hvd.Compression.int8(), hvd.Compression.int4()]
 
 
 def test_another_number_of_ranks_per_host_divides_what_was_kept_back_anew(tmp_path: Path) -> None:
@@ -214,10 +210,7 @@ def weights_decay_as_much() -> None:
     [
         (lambda p: torch.optim.SGD(p, lr=0.1), "the same momentum in all parameter groups"),
         (lambda p: torch.optim.Adam(p, lr=0.1), "the same momentum in all parameter groups"),
-        (
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-            "without nesterov",
-        ),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "without nesterov"),
     ],
 )
 def test_momentum_correction_refuses_what_it_cannot_replace(make: Any, message: str) -> None:

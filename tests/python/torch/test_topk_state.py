@@ -87,10 +87,7 @@ def a_dict_that_is_damaged_on_one_rank_is_loaded_by_none() -> None:
     before = optimizer.compression_state_dict()
     damaged: list[Any] = [
         {**state, "tensors": {**state["tensors"], "2.bias": state["tensors"]["2.bias"][:-1]}},
-        {
-            **state,
-            "tensors": {"2.bias.momentum": state["tensors"]["2.bias"]},
-        },  # 1-bit Adam had it.
+        {**state, "tensors": {"2.bias.momentum": state["tensors"]["2.bias"]}},  # 1-bit Adam had it.
         {**state, "version": 9},
         {"version": 1},
         None,

@@ -162,10 +162,7 @@ def test_negative_and_conjugate_views_among_parameters_and_state_are_broadcast()
     assert torch.equal(view, x)
     parameter = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
-    optimizer.state[parameter] = {
-        "negative": view,
-        "conjugate": torch.tensor([1 + 2j]).conj(),
-    }
+    optimizer.state[parameter] = {"negative": view, "conjugate": torch.tensor([1 + 2j]).conj()}
     hvd.broadcast_optimizer_state(optimizer, 0)
     assert torch.equal(optimizer.state[parameter]["negative"], x)
 

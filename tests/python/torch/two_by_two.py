@@ -10,11 +10,7 @@ from torch import nn
 import lightcc.torch as hvd
 
 #: Four ranks of one host as two blocks of two; everything is large enough for compression.
-TWO_BY_TWO = {
-    "LIGHT_2D_ALLREDUCE": "1",
-    "LIGHT_INTRA_SIZE": "2",
-    "LIGHT_TOPK_THRESHOLD": "0",
-}
+TWO_BY_TWO = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
 
 
 def collect_log(part: str = "") -> list[str]:

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 c10d: Any = dist.distributed_c10d
 premul_sum: Any = torch._C._distributed_c10d._make_nccl_premul_sum
 
-pytestmark = [
-    pytest.mark.multiproc,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [pytest.mark.multiproc, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 NUMBERS = [
     torch.uint8,

@@ -75,13 +75,7 @@ def test_init_and_shutdown_can_be_repeated() -> None:
 def test_built_questions_are_answered_before_init() -> None:
     assert hvd.gloo_built() is hvd.gloo_enabled() is hvd.cuda_built() is True
     assert hvd.nccl_built() in {0, *range(22005, 100000)}
-    for no in (
-        hvd.mpi_built,
-        hvd.mpi_enabled,
-        hvd.ddl_built,
-        hvd.ccl_built,
-        hvd.rocm_built,
-    ):
+    for no in (hvd.mpi_built, hvd.mpi_enabled, hvd.ddl_built, hvd.ccl_built, hvd.rocm_built):
         assert no() is False
 
 

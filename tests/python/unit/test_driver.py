@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightcc._discovery.plan import (
-    JOINED,
-    WAITING,
-    Notice,
-    Plan,
-    RollCall,
-    Status,
-    decode,
-    encode,
-)
+from lightcc._discovery.plan import JOINED, WAITING, Notice, Plan, RollCall, Status, decode, encode
 from lightcc.runner.driver import (
     Action,
     Awaits,

@@ -33,9 +33,7 @@ def test_compare_and_set_returns_what_the_key_has_then(store: _core.StoreClient)
         store.compare_and_set("k", None, bytes(65537), SOON_S)
 
 
-def test_a_watch_sees_the_keys_of_a_prefix_and_waits_for_a_change(
-    store: _core.StoreClient,
-) -> None:
+def test_a_watch_sees_the_keys_of_a_prefix_and_waits_for_a_change(store: _core.StoreClient) -> None:
     store.set("p/1", b"one", SOON_S)
     seen = store.watch("p/", 0, SOON_S)
     assert seen is not None
