@@ -6,11 +6,11 @@ Usage: test_gpu.py [--minutes 8] [--steps NAME,...] [--gpus 1] [--rehearse]
 program. Without that, lightcc is the one that this Python has, and the program that of build/dev.
 The machine needs torch, pytest and, for its arrays, CuPy.
 
-Each step of make_steps() is programs with one limit, which is its own. It shrinks where all limits
-are more than --minutes, and no step takes what another has left. A log and a record of tests go to
-build/gpu/results as the step runs. Tests that were over at the limit count, and the one that ran is
-named. A line "STEP name code seconds" comes at once, and a table last. A step in which everything
-was skipped has not passed. Only the first step, which finds the GPU, may end the run.
+Each step of make_steps() is programs with one limit, which is its own: no step takes what another
+has left. Limits grow or shrink so that all together are --minutes. A log and a record of tests go
+to build/gpu/results as the step runs. Tests that were over at the limit count, and the one that ran
+is named. A line "STEP name code seconds" comes at once, and a table last. A step in which
+everything was skipped has not passed. Only the first step, which finds the GPU, may end the run.
 
 --rehearse: the same on the fakes of CUDA and NCCL, without a GPU. --gpus 2: what one cannot show.
 The exit status is 1 where something failed, and 0 where there is no GPU: the last line says so.
@@ -274,7 +274,7 @@ def run_steps(steps: Sequence[Step], seconds: float, environment: dict[str, str]
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     limits_s = sum(step.limit_s for step in steps if not step.beside)
-    scale = min(1.0, seconds / max(limits_s, *(step.limit_s for step in steps)))
+    scale = seconds / max(limits_s, *(step.limit_s for step in steps))
     rows: dict[str, Outcome] = {}
     threads: list[threading.Thread] = []
 

@@ -124,7 +124,7 @@ REHEARSED = "machine,staged,nccl-1,nccl-2,nccl-4,training,failures"
 @needs_fake_cuda
 def test_a_part_of_the_rehearsal_passes() -> None:
     done = subprocess.run(
-        [sys.executable, gpu_tool.__file__, "--rehearse", "--steps", REHEARSED],
+        [sys.executable, gpu_tool.__file__, "--rehearse", "--steps", REHEARSED, "--minutes", "20"],
         capture_output=True,
         text=True,
         check=False,
