@@ -1,7 +1,9 @@
 /* What GCC's libstdc++.a and libgcc_eh.a want of a glibc newer than 2.28 (old_glibc.py). */
 #define _GNU_SOURCE
 #include <link.h>
+#include <pthread.h>
 #include <sys/random.h>
+#include <time.h>
 
 /* Since 2.32. 0: other threads may run, so reference counts are atomic. */
 __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
@@ -12,6 +14,22 @@ __attribute__((visibility("hidden"))) unsigned int arc4random(void) {
   while (getrandom(&value, sizeof(value), 0) != sizeof(value)) {
   }
   return value;
+}
+
+/* Since 2.30; std::condition_variable calls it. Without it, libstdc++ waits in the same way. */
+__attribute__((visibility("hidden"))) int pthread_cond_clockwait(pthread_cond_t* condition,
+                                                                 pthread_mutex_t* mutex,
+                                                                 clockid_t clock,
+                                                                 const struct timespec* deadline) {
+  const long second = 1000000000;
+  struct timespec now;
+  struct timespec until;
+  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_REALTIME, &until);
+  const long nanoseconds = until.tv_nsec + deadline->tv_nsec - now.tv_nsec + second;
+  until.tv_sec += deadline->tv_sec - now.tv_sec + nanoseconds / second - 1;
+  until.tv_nsec = nanoseconds % second;
+  return pthread_cond_timedwait(condition, mutex, &until);
 }
 
 struct search {
