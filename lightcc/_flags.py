@@ -1,14 +1,21 @@
-"""The parser of lightcc's command lines: it answers a flag that is not known with the nearest."""
+"""The parser of lightcc's command lines: it names the version, and the nearest of unknown flags."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from typing import NoReturn
+import sys
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose error says what may have been meant."""
+    """An ArgumentParser with --version, whose error says what may have been meant."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        version = sys.modules["lightcc"].__version__
+        text = "print the version and exit"
+        self.add_argument("--version", action="version", version=version, help=text)
 
     def error(self, message: str) -> NoReturn:
         """Writes usage and error to standard error, and leaves with exit code 2."""

@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lightcc
 from lightcc import _addresses, _pci, harp
 from lightcc._flags import Parser
 from lightcc._nccl_file import nccl_file
@@ -65,15 +66,6 @@ class Finding:
     detail: str
 
 
-def lightcc_version() -> str:
-    """Returns the version of the installed package, or of the tree that is being run."""
-    try:
-        return importlib.metadata.version("lightcc")
-    except importlib.metadata.PackageNotFoundError:
-        version = getattr(importlib.import_module("lightcc"), "__version__", None)
-        return str(version or "of an unknown version (not installed)")
-
-
 def load_core() -> tuple[ModuleType | None, str]:
     """Returns the engine's extension module, or None and why it cannot be loaded."""
     try:
@@ -89,7 +81,7 @@ def check_lightcc() -> list[Finding]:
     """Looks at Python, numpy, lightcc and its engine."""
     core, reason = load_core()
     found = [
-        Finding("lightcc", "lightcc", OK, lightcc_version()),
+        Finding("lightcc", "lightcc", OK, lightcc.__version__),
         Finding("lightcc", "python", OK, f"{platform.python_version()} at {sys.executable}"),
         _package("lightcc", "numpy", missing=PROBLEM),
     ]
@@ -412,7 +404,7 @@ def build_text() -> str:
         )
 
     lines = [
-        f"lightcc v{lightcc_version()}:",
+        f"lightcc v{lightcc.__version__}:",
         "",
         "Available Frameworks:",
         line("numpy", there=core is not None),

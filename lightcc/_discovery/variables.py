@@ -83,8 +83,8 @@ def secret(env: Mapping[str, str]) -> str:
             raise ValueError(msg) from error
     if not found:
         msg = (
-            "LIGHT_SECRET is not set and LIGHT_SECRET_FILE names no file with a secret: expected "
-            "one of them, the same on all ranks, in a job of several processes"
+            "LIGHT_SECRET is not set and LIGHT_SECRET_FILE names no file with a secret: all ranks "
+            "of a job need the same one, which `lightccrun --listen --secret-file FILE` makes"
         )
         raise ValueError(msg)
     return found

@@ -213,7 +213,9 @@ def _time(microseconds: float | None) -> str:
 
 
 def _optional(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
+    if value is None:
+        return "-"
+    return f"{value:.{3 if value < 0.1 else 2 if value < 1000 else 0}f}"
 
 
 def open_json(path: Path | None, stack: contextlib.ExitStack) -> IO[str] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.harp import nccl, plugin_path
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints it; returns 1 and says why where it cannot, 2 for a wrong flag."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lightcc.harp",
         description="Prints where HARP's plugin for NCCL is.",
         allow_abbrev=False,

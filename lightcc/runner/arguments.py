@@ -148,6 +148,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         epilog=flags.help_text(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        conflict_handler="resolve",  # Horovod has its own version, and -v.
     )
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version and exit")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MPI = "lightccrun starts the ranks itself, without MPI"
+_BINDING = "bind the ranks with taskset or numactl in the command"
 _SEARCH = "nothing is searched at run time"
 _TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
 
@@ -67,7 +68,9 @@ NOTED = (
     Flag("--mpi", _MPI, attribute="use_mpi"),
     Flag("--tcp", _MPI, attribute="tcp_flag"),
     Flag("--mpi-args", _MPI, values=1),
-    Flag("--binding-args", _MPI, values=1),
+    Flag("--binding-args", _BINDING, values=1),
+    Flag("--bind-to", _BINDING, values=1),
+    Flag("--tee", "ranks print in any case; --log-dir also writes files", values=1),
     *_switch("mpi-threads-disable", _MPI),
     *_switch("hierarchical-allreduce", _TOPOLOGY),
     *_switch("hierarchical-allgather", _TOPOLOGY),
@@ -79,13 +82,14 @@ NOTED = (
     Flag("--autotune-bayes-opt-max-samples", _SEARCH, values=1),
     Flag("--autotune-gaussian-process-noise", _SEARCH, values=1),
     Flag("--num-nccl-streams", "LIGHT_NUM_STREAMS is the number of lanes", values=1),
-    Flag("--thread-affinity", "bind the ranks with taskset or numactl in the command", values=1),
+    Flag("--thread-affinity", _BINDING, values=1),
 )
 
 # Refused: without them the job would be another one than was asked for.
 REFUSED = (
     Flag("--jsrun", "lightccrun does not read LSF's hosts; name them with --hosts", 0, "use_jsrun"),
     Flag("--config-file", "configuration files are not read; give flags or variables", 1),
+    Flag("--debug", "give --verbose, or --log-level DEBUG for the engine's log"),
 )
 
 _CYCLE = "--cycle-time-ms: only LIGHT_FUSION_STRATEGY=horovod has a cycle; others are event-driven"

@@ -248,7 +248,7 @@ def _agent_argv(host: str, options: LaunchOptions) -> list[str]:
 
 def _show_build(*, check_build: bool) -> int:
     doctor = importlib.import_module("lightcc.doctor")
-    sys.stdout.write(doctor.build_text() if check_build else f"{doctor.lightcc_version()}\n")
+    sys.stdout.write(doctor.build_text() if check_build else f"{doctor.lightcc.__version__}\n")
     return 0
 
 

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxReason = 4096;
 
 Status did_not_join(const std::string& ranks, const Joining& joining) {
   return make_error(ErrorCode::kTimeout,
-                    "ranks [%s] of %d did not join in time (%s)",
+                    "ranks [%s] of %d did not join in time; if they are slow to start, raise %s",
                     ranks.c_str(),
                     joining.size,
                     joining.limit.c_str());

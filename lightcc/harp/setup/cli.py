@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.harp.setup.check import check
 from lightcc.harp.setup.datapaths import DATAPATHS
 from lightcc.harp.setup.machine import look
@@ -189,7 +190,7 @@ def _request(args: argparse.Namespace) -> Request:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="harp-setup",
         description="Prepares this machine for HARP and writes the HARP profile. It shows what it"
         " is going to change, and asks.",

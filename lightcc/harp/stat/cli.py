@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.harp.stat.export import as_json
 from lightcc.harp.stat.files import DEFAULT_FOLDER, Reading, default_folder, read_folder
 from lightcc.harp.stat.layout import StatFileError
@@ -50,7 +51,7 @@ def _checked(convert: object, text: str, allowed: str) -> object:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="harp-stat",
         description="Shows the counters of processes that use HARP, while they run.",
         epilog="Without options: totals, once. What each counter means: docs/harp/stat.md. "

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._flags import Parser
 from lightcc.runner.agent.worker import seconds
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser; `lightcc-pod --help` is its text."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lightcc-pod",
         usage="%(prog)s [--grace S] COMMAND [ARGUMENT ...]",
         description="Runs a server, such as sshd, as the first process of a pod, and lets ranks "

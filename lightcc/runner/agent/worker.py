@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lightcc._discovery import variables
+from lightcc._flags import Parser
 from lightcc.runner.agent.agent import PASSED_ON, Agent
 from lightcc.runner.dial import handshake
 from lightcc.runner.grace import SIGNAL_GRACE_S
@@ -41,7 +42,7 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser; `lightcc-worker --help` is its text."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lightcc-worker",
         description="Joins the job of `lightccrun --listen` and runs ranks of it here.",
         epilog="Exit codes: 0 the job is over, or SIGTERM has drained this worker; 1 it could not "

@@ -34,16 +34,17 @@ def test_rows_compare_best_ways_with_lightcc() -> None:
             Samples("gloo", "bucket25", [0.8, 0.8]),
             Samples("gloo", "async", [1.0]),
             Samples("mpich", "loop", note="died\nlong story"),
-            Samples(MEMCPY, "", [0.05]),
+            Samples(MEMCPY, "", [0.001]),
         ],
     )
-    assert [row.ratio for row in rows] == pytest.approx([1.0, 4.0, 5.0, None, 0.25])
+    assert [row.ratio for row in rows] == pytest.approx([1.0, 4.0, 5.0, None, 0.005])
     assert [row.best for row in rows] == [True, True, False, True, True]
     assert rows[0].algbw_gbs == pytest.approx(138_357_544 * 4 / 0.2 / 1e9)
     assert rows[0].busbw_gbs == rows[0].algbw_gbs
     assert rows[4].busbw_gbs is None
     lines = [report.table_line(row) for row in rows]
     assert lines[3].endswith("died")
+    assert lines[4].endswith(" 0.005")
     assert " gloo/async * " in lines[2]
     assert lines[0].split()[:4] == ["553", "MB", "lightcc/async", "200"]
     assert max(map(len, [*lines[:3], report.table_header()])) <= 100

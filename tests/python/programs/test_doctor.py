@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,9 +13,13 @@ from typing import TYPE_CHECKING
 
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
+import lightcc
 from lightcc import _pci, doctor, harp
+from lightcc.bench import cli as bench
 from lightcc.harp import __main__ as harp_main
+from lightcc.plan import __main__ as plan
 from lightcc.runner.environment import LAUNCHER_VARIABLES
+from lightcc.timeline import __main__ as timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +38,15 @@ def test_this_machine_has_no_problem_and_json_holds_every_finding(
     found = json.loads(capsys.readouterr().out)
     assert {"lightcc", "machine", "network", "libraries"} <= {entry["section"] for entry in found}
     assert [entry for entry in found if entry["status"] == doctor.PROBLEM] == []
+
+
+def test_every_program_prints_lightccs_version(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = importlib.metadata.distribution("lightcc").entry_points
+    programs = [entry.load() for entry in entries if entry.group == "console_scripts"]
+    for main in (*programs, bench.main, doctor.main, harp_main.main, plan.main, timeline.main):
+        with contextlib.suppress(SystemExit):
+            main(["--version"])
+        assert capsys.readouterr().out == f"{lightcc.__version__}\n", main.__module__
 
 
 def test_a_missing_engine_is_a_problem_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
