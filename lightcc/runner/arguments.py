@@ -160,13 +160,13 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     per_node = ("--nproc-per-node", "--nproc_per_node")
     add(*per_node, type=_RANKS, metavar="N", help="the same on one host, as torchrun calls it")
     add("--verbose", action="store_true", help="say what the launcher does")
-    add("--start-timeout", type=_SECONDS, metavar="S", help="seconds to start in (30)")
+    add("--start-timeout", type=_SECONDS, metavar="S", help="seconds for the start (30)")
     add(
         "--grace",
         type=_SECONDS_OR_NEVER,
         default=SIGNAL_GRACE_S,
         metavar="S",
-        help=f"seconds in which ranks end after SIGTERM ({SIGNAL_GRACE_S:g})",
+        help=f"seconds that ranks have after SIGTERM ({SIGNAL_GRACE_S:g})",
     )
     add(
         *("--network-interfaces", "--network-interface"),
@@ -184,7 +184,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="JOB",
-        help="show the stacks of the ranks here, and exit",
+        help="show the stacks of all ranks on this host, and exit",
     )
     add("--gloo", dest="use_gloo", action="store_true", help="accepted: it is what lightcc does")
     add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")

@@ -37,19 +37,19 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         dest="slots",
         type=ranks,
         metavar="N",
-        help="slots of hosts that the script prints without",
+        help="slots of a host that the script prints without a number",
     )
     add(
         "--host-discovery-script",
         metavar="COMMAND",
         help="prints lines of 'host:slots'; run every second",
     )
-    add("--elastic-timeout", type=float, metavar="S", help="for too few slots or ranks (600)")
+    add("--elastic-timeout", type=float, metavar="S", help="time to wait for slots or ranks (600)")
     add(
         "--stuck-timeout",
         type=float,
         metavar="S",
-        help="for a rank that does not come to the others after a failure, but answers (120)",
+        help="time to wait for a rank that answers, but does not rejoin after a failure (120)",
     )
     add("--reset-limit", type=int, metavar="N", help="how often the ranks may change")
     add(
@@ -58,12 +58,12 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
-        help="seconds that what failed is not used, at first and at most",
+        help="seconds for which a failed slot or host stays unused, at first and at most",
     )
     add(
         "--on-failure",
         choices=("slot", "host"),
-        help="what a failed rank costs: its slot for a while (default), or its host",
+        help="what a failure takes out of use: the rank's slot (default), or its host",
     )
     add(
         "--slow-factor",
@@ -71,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         metavar="F",
         help="replace a rank whose step takes F times the median rank's",
     )
-    add("--events", metavar="FILE", help="write what happens to FILE, one JSON object a line")
+    add("--events", metavar="FILE", help="write events to FILE, as lines of JSON")
 
 
 def elastic_options(

@@ -199,13 +199,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="is the machine as the profile says?")
+    what.add_argument("--check", action="store_true", help="compare machine and profile")
     what.add_argument("--undo", action="store_true", help="take back what an earlier run changed")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, only")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     parser.add_argument("--yes", action="store_true", help="change the machine without asking")
     add = parser.add_argument
     add("--datapath", choices=DATAPATHS, default="udp", help="how packets travel (default: udp)")
-    add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs, in place of a choice")
+    add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs to be used")
     add("--engines", type=_number(1, _MAX_ENGINES), default=1, help="stacks for each NIC")
     add(
         "--huge-pages",
@@ -219,11 +219,11 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="HARP_NAME=VALUE",
-        help="a line of the profile, such as HARP_MODE=thread; may come again",
+        help="a line of the profile, such as HARP_MODE=thread; may be repeated",
     )
     add("--profile", type=_absolute, default="/etc/harp/profile.conf", metavar="FILE")
-    add("--state", type=_absolute, default=_STATE, metavar="FILE", help="what is to be undone")
-    add("--root", type=_absolute, default="/", metavar="DIR", help="all files are below it")
+    add("--state", type=_absolute, default=_STATE, metavar="FILE", help="changes to be undone")
+    add("--root", type=_absolute, default="/", metavar="DIR", help="where / is mounted")
     return parser
 
 

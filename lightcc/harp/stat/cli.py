@@ -72,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pid",
         type=lambda text: _checked(_positive, text, "the number of a process"),
-        help="of this process only",
+        help="show only this process",
     )
-    parser.add_argument("--paths", action="store_true", help="show each path, too")
+    parser.add_argument("--paths", action="store_true", help="also show each path")
     parser.add_argument(
         "--dir",
         metavar="FOLDER",

@@ -51,20 +51,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--join", required=True, metavar="HOST:PORT", help="where the launcher listens")
-    add("--slots", type=_slots, default=1, metavar="N", help="ranks that run here at the most (1)")
-    add("--name", default=os.uname().nodename, help="of this host in the job (its host name)")
+    add("--slots", type=_slots, default=1, metavar="N", help="maximum number of ranks here (1)")
+    add("--name", default=os.uname().nodename, help="this host's name in the job (its host name)")
     add(
         "--secret-file",
         metavar="FILE",
         help="the job's secret; without it LIGHT_SECRET or LIGHT_SECRET_FILE",
     )
-    add("--join-timeout", type=seconds, default=600.0, metavar="S", help="how long to try (600)")
+    add("--join-timeout", type=seconds, default=600.0, metavar="S", help="seconds to try (600)")
     add(
         "--grace",
         type=seconds,
         default=SIGNAL_GRACE_S,
         metavar="S",
-        help="how long ranks may go on after SIGTERM, until the job goes on without them "
+        help="seconds that ranks have after SIGTERM, before the job goes on without them "
         f"({SIGNAL_GRACE_S:g})",
     )
     return parser
