@@ -101,8 +101,8 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         _paragraph(
             "Variables are read once, by `init()`. A value that cannot be parsed is an error. The "
             "error names the variable, the value and what is allowed. A misspelt `LIGHT_` or "
-            "`HOROVOD_` variable is a warning with the nearest known name, and one of Horovod's "
-            "that has no effect here is a warning with the reason. Where a variable has other "
+            "`HOROVOD_` variable gives a warning with the nearest known name. A Horovod variable "
+            "without effect here gives a warning with the reason. Where a variable has other "
             "names, its own name wins."
         ),
     ]
