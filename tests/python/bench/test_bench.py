@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from iproute import ip
+from processes import run_to_end
 
 from lightcc.bench import cases, cli, cluster, worker
 from lightcc.bench.cases import SizeError, parse_size, parse_sizes, size_case, size_text
@@ -200,13 +201,7 @@ def test_a_delay_needs_hosts_with_links(
 
 
 def run_bench(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightcc.bench", *argv],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_to_end([sys.executable, "-m", "lightcc.bench", *argv], timeout=100)
 
 
 @pytest.mark.multiproc
@@ -320,12 +315,7 @@ def test_links_can_be_given_another_rate() -> None:
         hosts.set_rate(2e8)
         assert hosts.describe().endswith("0.2 Gb/s each way")
         for name, interface in ((hosts.names[1], "eth0"), (hosts.switch, "port1")):
-            shown = subprocess.run(
-                ["tc", "-n", name, "qdisc", "show", "dev", interface],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            shown = run_to_end(["tc", "-n", name, "qdisc", "show", "dev", interface], check=True)
             assert "rate 200Mbit" in shown.stdout
 
 

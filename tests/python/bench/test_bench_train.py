@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import train
 import train_report
 import train_steps as steps
 import train_stream
+from processes import run_to_end
 from train_report import Steps
 
 from lightcc.bench.layer_table import TableError, read_table
@@ -204,17 +204,14 @@ def small_table(directory: Path) -> Path:
 def run_train(directory: Path, *argv: str) -> dict[str, dict[str, Any]]:
     """Returns the rows of a run on the small model, by variant."""
     out = directory / "out.json"
-    result = subprocess.run(
+    result = run_to_end(
         [
             *(sys.executable, train.__file__, "--models", "small"),
             *("--layers", str(small_table(directory)), "--dir", str(directory)),
             *("--ranks-per-host", "2", "--time-scale", "2", "--steps", "2", "--warmup", "1"),
             *("--rounds", "2", "--json", str(out), *argv),
         ],
-        capture_output=True,
-        text=True,
         timeout=100,
-        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dialing import code_of
 from elastic_training import LIGHTCCRUN, PATIENCE_S, UNDISTURBED, events_in, results, run_job
+from processes import run_to_end
 
 from lightcc.runner import launch
 
@@ -202,9 +203,7 @@ def test_process_sets_are_made_anew_by_the_training_function(tmp_path: Path) -> 
     script = tmp_path / "sets.py"
     script.write_text(PROCESS_SETS)
     argv = [LIGHTCCRUN, "-np", "4", "--min-np", "3", sys.executable, str(script), "{}"]
-    job = subprocess.run(
-        [*argv, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    job = run_to_end([*argv, str(tmp_path)], timeout=PATIENCE_S)
     assert job.returncode == 0, job.stderr
     assert {"0", "2", "3"} <= set(results(tmp_path))
     for worker in "023":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from exposition import check_exposition
+from processes import run_to_end
 from stat_files import (
     ENGINE,
     PEER,
@@ -220,8 +220,6 @@ def test_the_folder_is_that_of_the_environment(
 def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
     write(tmp_path, "harp-1-0.stat", encode_file(example()))
     command = f"{sys.executable} -m lightcc.harp.stat --dir {tmp_path} --interval 0.1 | head -1"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_to_end(["bash", "-c", command], timeout=60, check=True)
     assert "per second" in done.stdout
     assert done.stderr == ""

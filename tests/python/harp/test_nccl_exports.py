@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 from lightcc.harp import nccl, plugin_path
 from lightcc.harp.__main__ import main
@@ -22,9 +23,7 @@ def test_a_shell_takes_the_lines_and_keeps_its_other_folders(
     lines = nccl.shell_lines(Path("/opt/it's a $HOME"))
     script = "\n".join([*lines, 'echo "$LD_LIBRARY_PATH|$NCCL_NET_PLUGIN|$NCCL_NET"'])
     env = {} if before is None else {"LD_LIBRARY_PATH": before}
-    done = subprocess.run(
-        ["/bin/sh", "-ec", script], capture_output=True, text=True, check=True, timeout=60, env=env
-    )
+    done = run_to_end(["/bin/sh", "-ec", script], check=True, timeout=60, env=env)
     assert done.stdout == f"{after}|harp|HARP\n"
 
 

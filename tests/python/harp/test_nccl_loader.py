@@ -7,11 +7,11 @@ opens its network before it looks for one, or can be made to.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 from lightcc.harp import nccl, plugin_path
 
@@ -35,10 +35,8 @@ def log_of(version: str, variables: dict[str, str], script: Path = PROBE) -> str
     env = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
     env |= {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "lo", "HARP_PROFILE": "none"} | variables
     command = [sys.executable, str(script), library(version)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env=env
-    )
-    text = done.stdout + done.stderr
+    done = run_to_end(command, timeout=120, env=env)
+    text: str = done.stdout + done.stderr
     assert done.returncode == 0, text
     assert "ncclNetInitP8ncclComm 0" in text, text
     return text

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from iproute import ip
 from namespaces import Cables, in_namespace, two_hosts
+from processes import run_to_end
 
 import lightcc as hvd
 from lightcc.testing import spawn_ranks
@@ -57,9 +58,7 @@ def reduce_and_look() -> tuple[bool, bool] | str:
         return str(error)
     x = np.arange(300_000, dtype=np.float64)
     is_right = bool((hvd.allreduce(x, op=hvd.Sum) == hvd.size() * x).all())
-    link = subprocess.run(
-        ["ip", "link", "show", "eth1"], capture_output=True, text=True, check=True
-    )
+    link = run_to_end(["ip", "link", "show", "eth1"], check=True)
     hvd.barrier()
     return is_right, "prog/xdp" in link.stdout
 

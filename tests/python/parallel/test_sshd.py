@@ -17,6 +17,7 @@ from dialing import Program
 from elastic_training import TRAINING, UNDISTURBED, results
 from iproute import ip
 from namespaces import two_hosts
+from processes import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,13 +64,8 @@ class Site(NamedTuple):
 
     def launch(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Runs lightccrun to its end."""
-        return subprocess.run(
-            self.command(*command),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env=os.environ | self.variables,
+        return run_to_end(
+            self.command(*command), timeout=PATIENCE_S, env=os.environ | self.variables
         )
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 import torch  # For the warm process that has imported it.
 from launchers import free_ports
+from processes import run_to_end
 
 from lightcc.runner import arguments
 from lightcc.runner.agent import worker
@@ -246,14 +247,8 @@ def test_shell_lines_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if "trace.json" in script:
         record = ["lightccrun", "-np", "1", "--timeline-filename", "trace.json", sys.executable]
         subprocess.run([*record, "train.py"], cwd=tmp_path, check=True, capture_output=True)
-    done = subprocess.run(
-        ["bash", "-exc", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    done = run_to_end(
+        ["bash", "-exc", script], cwd=tmp_path, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,13 +237,10 @@ def test_the_programs_of_the_guide_run(tmp_path: Path, program: str, said: str) 
     )
     assert block is not None
     (tmp_path / program).write_text(block[1])
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, program],
         cwd=tmp_path,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
         timeout=PATIENCE_S,
-        check=False,
     )
     assert said in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from processes import run_to_end
+
+if TYPE_CHECKING:
+    import subprocess
 
 pytestmark = pytest.mark.multiproc
 
@@ -33,11 +37,8 @@ print("rank", hvd.rank(), "of", hvd.size(), "local", hvd.local_rank())
 
 
 def launch(*argv: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightcc.runner", *argv],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_to_end(
+        [sys.executable, "-m", "lightcc.runner", *argv], text=False, timeout=PATIENCE_S
     )
 
 
@@ -53,7 +54,7 @@ def test_launched_ranks_meet_and_reduce() -> None:
 def test_ranks_meet_where_loopback_has_ipv6_alone() -> None:
     only_ipv6 = 'ip link set lo up && ip address del 127.0.0.1/8 dev lo && exec "$@"'
     launcher = [sys.executable, "-m", "lightcc.runner", "-np", "2", "--no-prefix"]
-    result = subprocess.run(
+    result = run_to_end(
         [
             "unshare",
             "-n",
@@ -67,9 +68,8 @@ def test_ranks_meet_where_loopback_has_ipv6_alone() -> None:
             TRAIN,
             "well",
         ],
-        capture_output=True,
+        text=False,
         timeout=PATIENCE_S,
-        check=False,
     )
     assert result.stdout.count(b" of 2 local ") == 2, result.stderr
 
@@ -141,9 +141,7 @@ def test_a_child_of_a_rank_that_calls_init_is_told_so() -> None:
 
 
 def test_without_a_launcher_a_script_is_one_rank() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", TRAIN, "well"], capture_output=True, timeout=PATIENCE_S, check=False
-    )
+    result = run_to_end([sys.executable, "-c", TRAIN, "well"], text=False, timeout=PATIENCE_S)
     assert result.stdout == b"rank 0 of 1 local 0\n", result.stderr
 
 

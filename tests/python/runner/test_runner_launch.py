@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import is_running, run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +31,8 @@ def launch(
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
-    return subprocess.run(
-        [*LAUNCHER, *argv],
-        input=stdin,
-        env=environment,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_to_end(
+        [*LAUNCHER, *argv], text=False, input=stdin, env=environment, timeout=PATIENCE_S
     )
 
 
@@ -63,15 +59,6 @@ def wait_for_pids(directory: Path, count: int) -> list[int]:
             return [int(text) for text in texts]
         time.sleep(0.02)
     pytest.fail(f"{count} ranks did not start")
-
-
-def is_running(pid: int) -> bool:
-    """Whether `pid` is there and is not a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def wait_gone(pids: list[int]) -> None:

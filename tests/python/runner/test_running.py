@@ -6,11 +6,11 @@ import importlib.util
 import json
 import operator
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import run_to_end
 
 import lightcc
 import lightcc.notebook
@@ -45,9 +45,7 @@ if __name__ == "__main__":
 def test_run_returns_what_ranks_return_and_raises_what_they_raise(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_to_end([sys.executable, str(program)], timeout=60, check=True)
     assert done.stdout.splitlines() == [
         "[(12, 'red', '2'), (12, 'red', '2')]",
         "[(2, None, '2'), (2, None, '2')]",

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import is_running, run_to_end
 
 from lightcc.testing import RankFailedError, RankProcesses, mark, spawn_ranks
 
@@ -60,14 +61,6 @@ def leave() -> None:
     sys.stdout.write("leaving\n")
     sys.stdout.flush()
     os._exit(7)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_results_come_back_in_rank_order() -> None:
@@ -169,7 +162,5 @@ def test_a_script_can_spawn_its_own_functions(tmp_path: Path) -> None:
         "def answer(x):\n    return x + 1\n"
         "if __name__ == '__main__':\n    print(spawn_ranks(answer, 2, 41))\n"
     )
-    result = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, timeout=60, check=False
-    )
+    result = run_to_end([sys.executable, str(script)], text=False, timeout=60)
     assert result.stdout == b"[42, 42]\n", result.stderr

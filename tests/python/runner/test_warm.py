@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from processes import is_running
 
 from lightcc.testing import RankProcesses, mark, spawn_ranks
 from lightcc.testing.warm import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PATIENCE_S = 60.0
 
@@ -168,11 +169,3 @@ def test_nothing_outlives_the_process_that_asked(tmp_path: Path) -> None:
         while is_running(int(pid)):
             assert time.monotonic() < deadline, f"process {pid} is still there"
             time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"

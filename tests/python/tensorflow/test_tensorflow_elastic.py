@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from keras_frontends import environment
+from processes import run_to_end
 
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
 PATIENCE_S = 240
@@ -95,13 +95,10 @@ def run_job(folder: Path, program: str, frontend: str) -> dict[str, Any]:
     """Runs a job of two ranks, of which worker 1 is killed; returns what worker 0 has found."""
     script = folder / "train.py"
     script.write_text(program)
-    job = subprocess.run(
+    job = run_to_end(
         [LIGHTCCRUN, *FLAGS, sys.executable, str(script), str(folder)],
         env=os.environ | environment(frontend),
-        capture_output=True,
-        text=True,
         timeout=PATIENCE_S,
-        check=False,
     )
     assert job.returncode == 0, job.stderr
     assert "killed by SIGKILL" in job.stderr or not (folder / "result.1").exists()

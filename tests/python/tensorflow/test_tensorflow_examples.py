@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import examples_played
 import pytest
 import tensorflow as tf  # noqa: F401  for the warm process that has imported it.
 from examples_played import EXAMPLES
+from processes import run_to_end
 
 from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    import subprocess
 
 pytestmark = pytest.mark.multiproc
 
@@ -28,12 +32,8 @@ def play(*words: str) -> tuple[int, str]:
 
 def run(command: list[str], ranks: int = 2, **variables: str) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "lightcc.runner", "-np", str(ranks), "--no-prefix"]
-    return subprocess.run(
-        [*launcher, sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env={**os.environ, **variables},
+    return run_to_end(
+        [*launcher, sys.executable, *command], timeout=110, env={**os.environ, **variables}
     )
 
 

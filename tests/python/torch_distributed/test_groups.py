@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -16,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from groups import start
+from processes import run_to_end
 from torch.distributed.device_mesh import init_device_mesh
 
 import lightcc.torch as hvd
@@ -384,13 +384,7 @@ if __name__ == "__main__":
 def test_a_spawned_rank_tells_the_others_why_it_ends(tmp_path: Path) -> None:
     program = tmp_path / "spawned.py"
     program.write_text(SPAWNED)
-    done = subprocess.run(
-        [sys.executable, program, tmp_path / "store"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_to_end([sys.executable, program, tmp_path / "store"], timeout=100)
     expected = "rank 0 got PeerFailedError 1 rank 1 ended with RuntimeError: out of memory"
     assert expected in done.stdout, done.stdout + done.stderr
     assert "RuntimeError: out of memory" in done.stderr
@@ -462,9 +456,7 @@ for asked in ("cpu:gloo", "gloo", "cpu:lightcc", "lightcc"):
 
 
 def test_torch_finds_the_backend_itself_and_others_stay_what_they_were() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BACKENDS], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_to_end([sys.executable, "-c", BACKENDS], timeout=60)
     expected = [f"{name} 2.0 True" for name in ("gloo", "gloo", "lightcc", "lightcc")]
     assert done.stdout.splitlines() == expected, done.stdout + done.stderr
 

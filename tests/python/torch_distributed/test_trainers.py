@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # Two ranks write to one pipe, so another's words may follow in the same line.
@@ -67,11 +67,9 @@ def check_training(
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     file = tmp / "program.py"
     file.write_text(program)
-    done = subprocess.run(
+    done = run_to_end(
         [*launcher, file, EXAMPLES / f"{trainer}_digits.py", *topk],
         cwd=tmp,
-        capture_output=True,
-        text=True,
         timeout=100,
         env={
             **os.environ,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from groups import start
+from processes import run_to_end
 from torch import nn
 from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
@@ -370,13 +370,7 @@ def test_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, "--standalone", "--max-restarts=1", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_to_end([*command, "--standalone", "--max-restarts=1", program], timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {line for line in done.stdout.splitlines() if line.startswith("rank")} == {
         "rank 0 2.0 2",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from processes import run_to_end
 
 import lightcc as hvd
 
@@ -177,9 +178,7 @@ def test_init_reads_the_launchers_variables(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_world_left_open_is_shut_down_at_exit() -> None:
     code = "import lightcc as hvd, numpy as np; hvd.init(); hvd.allreduce_async(np.zeros(9))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_to_end([sys.executable, "-c", code], timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 

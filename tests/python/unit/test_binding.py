@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 import lightcc
 
@@ -25,16 +26,14 @@ def import_without_binding(folder: Path, others: tuple[str, ...]) -> str:
     shutil.copytree(Path(lightcc.__file__).parent, copy, ignore=leave_out)
     for name in others:
         (copy / name).touch()
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", "import lightcc"],
         cwd=folder,
         env={"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     assert done.returncode == 1, done.stderr
-    return done.stderr.splitlines()[-1]
+    return str(done.stderr.splitlines()[-1])
 
 
 def test_python_without_binding_is_told_which_ones_there_are(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import run_to_end
 
 import lightcc as hvd
 from lightcc import _core
@@ -123,8 +123,6 @@ hvd.init()
 for i in range(50):
     _core.add_done_callback(hvd.allreduce_async(np.zeros(1000)), lambda handle: print("called"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_to_end([sys.executable, "-c", code], timeout=120, check=True)
     assert done.stdout.split() == ["called"] * 50
     assert done.stderr == ""

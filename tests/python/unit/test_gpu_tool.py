@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import test_gpu as gpu_tool
 from gpu_arrays import needs_fake_cuda
+from processes import run_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,11 +124,8 @@ REHEARSED = "machine,staged,nccl-1,nccl-2,nccl-4,training,failures"
 @pytest.mark.slow
 @needs_fake_cuda
 def test_a_part_of_the_rehearsal_passes() -> None:
-    done = subprocess.run(
-        [sys.executable, gpu_tool.__file__, "--rehearse", "--steps", REHEARSED, "--minutes", "20"],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_to_end(
+        [sys.executable, gpu_tool.__file__, "--rehearse", "--steps", REHEARSED, "--minutes", "20"]
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for name in REHEARSED.split(","):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 import lightcc
 from lightcc import _core
@@ -26,11 +26,9 @@ if sys.argv[2] == "named":
 def load(name: str, kind: str) -> None:
     """Loads it; every symbol is looked up at once, also those of the libraries that it needs."""
     env = {name: text for name, text in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", _LOAD, str(PACKAGE / name), kind],
         env=env | {"LD_BIND_NOW": "1"},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import is_running
 
 from lightcc.runner.dial import handshake, listener as listening
 from lightcc.runner.dial.listener import Listener, max_handshakes
@@ -186,12 +187,6 @@ def discover_in_vain(script: DiscoveryScript) -> None:
 
 def wait_gone(pid: int) -> None:
     until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
+    while is_running(pid):
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import check_skips
 import pytest
+from processes import run_to_end
 from suites import BUDGET_SECONDS, INTERFACES, SUITES, Choice, suite_of
 from tracked_files import tracked_files
 
@@ -82,11 +83,8 @@ def test_what_failed_runs_once_more_alone_and_is_named(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     pytest_here = Path(sys.executable).with_name("pytest")
     command = [str(TOOLS / "run_python_tests.sh"), str(pytest_here), "2", str(report)]
-    done = subprocess.run(
+    done = run_to_end(
         [*command, "-q", "-p", "no:randomly", "--rootdir", str(tmp_path), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
         cwd=tmp_path,
     )
     assert done.returncode == 1, done.stdout + done.stderr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from processes import run_to_end
 
 from lightcc import _addresses
 from lightcc.runner import network
@@ -34,13 +34,7 @@ def test_names_are_awaited(
 @pytest.mark.parametrize("role", ["launcher", "worker"])
 def test_only_a_launcher_of_the_operator_waits(role: str) -> None:
     command = [sys.executable, "-m", "lightcc.runner", "-H", f"{NO_HOST}:1", "--start-timeout", "2"]
-    done = subprocess.run(
-        [*command, "true"],
-        env=os.environ | {"K_MPI_JOB_ROLE": role},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_to_end([*command, "true"], env=os.environ | {"K_MPI_JOB_ROLE": role})
     assert done.returncode == 2
     assert f"host '{NO_HOST}' cannot be resolved" in done.stderr
     assert ("waiting for the name(s)" in done.stderr) == (role == "launcher")

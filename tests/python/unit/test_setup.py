@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,14 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_no_compiler_is_one_sentence(compiler: dict[str, str], reason: str, tmp_path: Path) -> None:
     kept = {k: v for k, v in os.environ.items() if k not in ("CXX", "LIGHTCC_BUILD_DIR")}
     command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**kept, "PATH": str(tmp_path), **compiler},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_to_end(command, cwd=ROOT, env={**kept, "PATH": str(tmp_path), **compiler})
     assert done.returncode == 1
     assert f"lightcc needs a C++20 compiler, gcc 12 or clang 16 or newer, {reason}" in done.stderr
     assert not any(tmp_path.iterdir())
