@@ -32,7 +32,6 @@ from lightcc.bench import delay_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     T = TypeVar("T")
 
@@ -155,12 +154,7 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _plug_in(self, host: int) -> None:

@@ -30,7 +30,6 @@ from lightcc.runner.store import start_store
 
 if TYPE_CHECKING:
     from io import BufferedRWPair
-    from types import TracebackType
 
     from lightcc.bench.cluster import NominalHosts
     from lightcc.bench.peers import Installed
@@ -96,12 +95,7 @@ class WorkerGroup:
             self._cleanup = cleanup.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self._leave_s = _LEAVE_AT_ONCE_S
         self._cleanup.close()

@@ -49,7 +49,6 @@ from lightcc.testing.warm import WarmChild, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 T = TypeVar("T")
 Environment = Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -238,12 +237,7 @@ class RankProcesses(Generic[T]):
             self._cleanup = cleanup.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
     def kill(self, rank: int, signum: int = signal.SIGKILL) -> None:
