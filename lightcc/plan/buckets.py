@@ -39,8 +39,7 @@ class Buckets:
     def chunks(self, sizes: Sequence[int]) -> tuple[list[list[Stage]], int]:
         """Returns the stages of each chunk of a bucket, and how many chunks go side by side.
 
-        Args:
-            sizes: Bytes of the gradients, all of them compressed or none.
+        The bucket has gradients of these sizes in bytes, all of them compressed or none.
         """
         total = sum(sizes)
         if self._site.hosts == 1:

@@ -50,9 +50,7 @@ class Level:
     def outside(self, part_of: Indices, *, whole: bool) -> Floats:
         """Returns what members of each part send to other parts, in shares of a row's data.
 
-        Args:
-            part_of: The part of each member, such as its host; shape [members].
-            whole: Whether a message has all of a row's data, or a member's share.
+        A part is such as a host. A message has the `whole` of a row's data, or a member's share.
         """
         parts = part_of[self._member]
         keys = self._row * (int(part_of.max()) + 1) + parts

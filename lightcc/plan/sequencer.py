@@ -60,29 +60,24 @@ class Sequencer:
         self._compresses = compresses
         self._line = CostLine()
         self.ready: list[int] = []  # Gradients that all hosts have.
-        self._running: list[tuple[int, float]] = []  # Bytes, and since when; at most two.
+        self.running: list[tuple[int, float]] = []  # Bytes, and since when; at most two.
 
     def done(self, now: float) -> None:
         """The running bucket is over."""
-        num_bytes, since = self._running.pop(0)
+        num_bytes, since = self.running.pop(0)
         self._line.add(num_bytes, now - since)
-        if self._running:
-            self._running[0] = (self._running[0][0], now)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return not self._running
+        if self.running:
+            self.running[0] = (self.running[0][0], now)
 
     def wake(self, now: float) -> float:
         """Returns when the next bucket can be announced at the earliest; inf: not before news."""
-        if not self.ready or len(self._running) == 2:
+        if not self.ready or len(self.running) == 2:
             return math.inf
         if self._fusion == "horovod":
             return math.ceil(now / _CYCLE_S - 1e-9) * _CYCLE_S
         has_room = self._fusion == "auto_fusion" and sum(self.ready) < self._limit
-        if self._running and has_room:
-            num_bytes, since = self._running[0]
+        if self.running and has_room:
+            num_bytes, since = self.running[0]
             expected = self._line.seconds(num_bytes)
             return max(now, since + expected - max(_MIN_LEAD_S, expected * _LEAD_SHARE))
         return now
@@ -100,7 +95,7 @@ class Sequencer:
             else:
                 rest.append(size)
         self.ready = rest
-        self._running.append((total, now))
+        self.running.append((total, now))
         return bucket
 
 

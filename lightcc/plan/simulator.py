@@ -167,7 +167,7 @@ class _Step:
     def _announce(self, now: float) -> None:
         """Announces what can be announced now, and comes back for what can be later."""
         while (wake := self._sequencer.wake(now)) <= now:
-            lone = self._sequencer.is_idle
+            lone = not self._sequencer.running
             sizes = self._sequencer.announce(now)
             self._num_buckets += 1
             self._queue.append(_Bucket(sizes, now + self._down))

@@ -47,11 +47,7 @@ class Way:
 def ways(workload: Workload, site: Site, costs: Costs, *, module: int) -> list[Way]:
     """Returns DDP and HSDP, which shards within a host, and FSDP2, each dense and compressed.
 
-    Args:
-        workload: A step of the whole model on one rank, without communication.
-        site: The hosts.
-        costs: What bytes take.
-        module: Parameters of the largest module that is gathered.
+    The workload is a step of the whole model. `module` is the largest one's parameters.
     """
     whole, gpus = workload.num_bytes, site.gpus
     # A module is whole, with its gradient, before the gradient is reduced.
@@ -61,11 +57,15 @@ def ways(workload: Workload, site: Site, costs: Costs, *, module: int) -> list[W
     for kind in ("", "int8", "int4"):
         ddp = _ddp(workload, site, costs, kind)
         found.append(ddp)
-        if gpus > 1:  # The gradients travel as those of DDP, between hosts.
-            line = _REPLICAS.format(f'"{kind}"' if kind else None)
-            memory = ddp.memory_bytes - _STATE * (whole - whole / gpus) + module_bytes
-            step_s = ddp.step_s + in_host_s
-            found.append(Way(f"HSDP{ddp.name[3:]}", memory, ddp.sent_bytes, step_s, line))
+        if gpus > 1:  # Its gradients travel as those of DDP, between hosts.
+            hsdp = replace(
+                ddp,
+                name=f"HSDP{ddp.name[3:]}",
+                memory_bytes=ddp.memory_bytes - _STATE * (whole - whole / gpus) + module_bytes,
+                step_s=ddp.step_s + in_host_s,
+                line=_REPLICAS.format(f'"{kind}"' if kind else None),
+            )
+            found.append(hsdp)
     for codes in _FSDP2:
         way = _fsdp2(workload, site, costs, *codes)
         memory, step_s = way.memory_bytes + module_bytes, way.step_s + 1.5 * in_host_s
