@@ -7,13 +7,14 @@
 #include <cstddef>
 #include <regex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/unique_fd.hpp"
+
+#include "doubles/threads.hpp"
 
 namespace lightcc::log_test {
 namespace {
@@ -99,17 +100,11 @@ TEST_F(Log, threads_do_not_mix_their_lines_on_standard_error) {
   UniqueFd writing(ends[1]);
   const UniqueFd saved(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
   ASSERT_EQ(dup2(writing.get(), STDERR_FILENO), STDERR_FILENO);
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([] {
-      for (int i = 0; i < kLines; ++i) {
-        LIGHTCC_LOG(LogLevel::kInfo, "0123456789");
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();  // All lines together fit into the pipe.
-  }
+  run_on_threads(kThreads, [](int) {  // All lines together fit into the pipe.
+    for (int i = 0; i < kLines; ++i) {
+      LIGHTCC_LOG(LogLevel::kInfo, "0123456789");
+    }
+  });
   ASSERT_EQ(dup2(saved.get(), STDERR_FILENO), STDERR_FILENO);
   writing.reset();
   std::string text;

@@ -10,10 +10,11 @@
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "doubles/threads.hpp"
 
 namespace lightcc::one_shot_rounds_test {
 namespace {
@@ -205,14 +206,7 @@ class Crowd {
 
   /// Returns how many operations ranks met for.
   int run() {
-    std::vector<std::thread> threads;
-    threads.reserve(members_);
-    for (std::size_t index = 0; index < members_; ++index) {
-      threads.emplace_back([this, index] { play(index); });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    run_on_threads(members_, [this](std::size_t index) { play(index); });
     return met_;
   }
 

@@ -24,13 +24,7 @@
 namespace lightcc::any_source_test {
 namespace {
 
-using testing::bare;
-using testing::on_hosts;
-using testing::on_one_host;
-using testing::only;
-using testing::operation_on;
-using testing::run_job;
-using testing::run_one;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int kRanks = 4;
 constexpr TimePoint kNow{std::chrono::hours(1)};

@@ -20,12 +20,7 @@
 namespace lightcc {
 namespace {
 
-using testing::allreduce_of;
-using testing::bare;
-using testing::only;
-using testing::operation_on;
-using testing::run_job;
-using testing::run_one;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 void wait_until(const std::atomic<int>& count, int wanted) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

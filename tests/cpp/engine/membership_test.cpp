@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "lightcc/engine/liveness.hpp"
 
 #include "doubles/local_store.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::membership_test {
 namespace {
@@ -70,30 +70,24 @@ std::vector<Membership> join(int size, int* most_messages = nullptr) {
   std::vector<int> messages(static_cast<std::size_t>(size), 0);
   const std::shared_ptr<Store> store = make_local_store();
   std::vector<std::optional<Membership>> joined(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      WorldOptions options;
-      options.epoch = {.rank = rank,
-                       .size = size,
-                       .store = store,
-                       .key_prefix = "test",
-                       .secret = "secret",
-                       .rendezvous_address = "127.0.0.1:1"};
-      const TimePoint deadline = Clock::system().now() + std::chrono::seconds(60);
-      auto round = store->join("test", Status(ErrorCode::kPeerFailed, "gone"), deadline);
-      ASSERT_TRUE(round.ok());
-      CountedRound counted(**round, messages[static_cast<std::size_t>(rank)]);
-      const Joining joining{*store, counted, rank, size, deadline, "a limit"};
-      auto world = join_world(options, &joining);
-      ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
-      EXPECT_TRUE((*round)->leave(false, deadline).ok());
-      joined[static_cast<std::size_t>(rank)] = std::move(world).value();
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(size, [&](int rank) {
+    WorldOptions options;
+    options.epoch = {.rank = rank,
+                     .size = size,
+                     .store = store,
+                     .key_prefix = "test",
+                     .secret = "secret",
+                     .rendezvous_address = "127.0.0.1:1"};
+    const TimePoint deadline = Clock::system().now() + std::chrono::seconds(60);
+    auto round = store->join("test", Status(ErrorCode::kPeerFailed, "gone"), deadline);
+    ASSERT_TRUE(round.ok());
+    CountedRound counted(**round, messages[static_cast<std::size_t>(rank)]);
+    const Joining joining{*store, counted, rank, size, deadline, "a limit"};
+    auto world = join_world(options, &joining);
+    ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
+    EXPECT_TRUE((*round)->leave(false, deadline).ok());
+    joined[static_cast<std::size_t>(rank)] = std::move(world).value();
+  });
   if (most_messages != nullptr) {
     *most_messages = *std::ranges::max_element(messages);
   }

@@ -21,17 +21,7 @@
 namespace lightcc::plane_test {
 namespace {
 
-using testing::for_every_operation;
-using testing::in_blocks;
-using testing::JobOptions;
-using testing::net_plane;
-using testing::NetPlaneUse;
-using testing::Numbers;
-using testing::numbers_of;
-using testing::on_one_host;
-using testing::operation_on;
-using testing::run_job;
-using testing::run_one;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int kRanks = 4;
 

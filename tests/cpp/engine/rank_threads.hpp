@@ -7,7 +7,6 @@
 #include <memory>
 #include <ostream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "lightcc/engine/world.hpp"
 
 #include "doubles/local_store.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::testing {
 
@@ -68,46 +68,40 @@ inline void PrintTo(const JobOptions& options, std::ostream* out) {
 /// Makes a world of `options.size` ranks and runs `body` on each, in its own thread.
 inline void run_job(const JobOptions& options, const std::function<void(World&, int)>& body) {
   const std::shared_ptr<Store> store = make_local_store();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.size; ++rank) {
-    threads.emplace_back([&, rank] {
-      Environment environment = options.environment;
-      if (!options.hosts.empty()) {
-        const std::string host =
-            "host" + std::to_string(options.hosts[static_cast<std::size_t>(rank)]);
-        environment["LIGHT_HOST_ID"] = host;
-        environment["NCCL_HOSTID"] = host;  // GPUs of the fake driver are in all of them.
-      }
-      auto knobs = read_knobs(get_env_from(environment));
-      ASSERT_TRUE(knobs.ok()) << knobs.status().message();
-      if (options.adjust) {
-        options.adjust(*knobs);
-      }
-      WorldOptions world_options;
-      world_options.knobs = *knobs;
-      world_options.epoch.rank = rank;
-      world_options.epoch.size = options.size;
-      world_options.epoch.store = store;
-      world_options.epoch.key_prefix = "test";
-      world_options.epoch.secret = "secret";
-      world_options.epoch.rendezvous_address = "127.0.0.1:1";
-      world_options.process_sets = options.process_sets;
-      if (options.planes) {
-        world_options.planes = options.planes(rank);
-      }
-      if (options.staging) {
-        world_options.staging = {options.staging(rank)};
-      }
-      world_options.has_gpus = options.has_gpus;
-      auto world = World::create(std::move(world_options));
-      ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
-      body(**world, rank);
-      EXPECT_TRUE((*world)->shutdown().ok());
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(options.size, [&](int rank) {
+    Environment environment = options.environment;
+    if (!options.hosts.empty()) {
+      const std::string host =
+          "host" + std::to_string(options.hosts[static_cast<std::size_t>(rank)]);
+      environment["LIGHT_HOST_ID"] = host;
+      environment["NCCL_HOSTID"] = host;  // GPUs of the fake driver are in all of them.
+    }
+    auto knobs = read_knobs(get_env_from(environment));
+    ASSERT_TRUE(knobs.ok()) << knobs.status().message();
+    if (options.adjust) {
+      options.adjust(*knobs);
+    }
+    WorldOptions world_options;
+    world_options.knobs = *knobs;
+    world_options.epoch.rank = rank;
+    world_options.epoch.size = options.size;
+    world_options.epoch.store = store;
+    world_options.epoch.key_prefix = "test";
+    world_options.epoch.secret = "secret";
+    world_options.epoch.rendezvous_address = "127.0.0.1:1";
+    world_options.process_sets = options.process_sets;
+    if (options.planes) {
+      world_options.planes = options.planes(rank);
+    }
+    if (options.staging) {
+      world_options.staging = {options.staging(rank)};
+    }
+    world_options.has_gpus = options.has_gpus;
+    auto world = World::create(std::move(world_options));
+    ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
+    body(**world, rank);
+    EXPECT_TRUE((*world)->shutdown().ok());
+  });
 }
 
 /// An operation on `data`; in place, but for the kinds that make an output.

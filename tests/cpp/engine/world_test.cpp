@@ -13,16 +13,7 @@
 namespace lightcc::world_test {
 namespace {
 
-using testing::allreduce_of;
-using testing::bare;
-using testing::in_blocks;
-using testing::JobOptions;
-using testing::on_hosts;
-using testing::on_one_host;
-using testing::only;
-using testing::operation_on;
-using testing::run_job;
-using testing::run_one;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 class Worlds : public ::testing::TestWithParam<JobOptions> {};
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/collectives/work.hpp"
 
+#include "doubles/threads.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
@@ -63,28 +63,22 @@ inline void run_members(const MembersOptions& options,
   ASSERT_TRUE(library.ok());
   NcclUniqueId id;
   ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.members; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto comms = NcclComms::make({.library = *library,
-                                    .id = id,
-                                    .rank = rank,
-                                    .size = options.members,
-                                    .device = rank,
-                                    .start_patience = std::chrono::seconds(30),
-                                    .operation_patience = options.patience});
-      ASSERT_TRUE(comms.ok());
-      Comms all;
-      for (int i = 0; i < options.comms; ++i) {
-        const Status made = await(*all.emplace_back((*comms)->split(rank)));
-        ASSERT_TRUE(made.ok()) << made.message();
-      }
-      body(**comms, all, rank);
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(options.members, [&](int rank) {
+    auto comms = NcclComms::make({.library = *library,
+                                  .id = id,
+                                  .rank = rank,
+                                  .size = options.members,
+                                  .device = rank,
+                                  .start_patience = std::chrono::seconds(30),
+                                  .operation_patience = options.patience});
+    ASSERT_TRUE(comms.ok());
+    Comms all;
+    for (int i = 0; i < options.comms; ++i) {
+      const Status made = await(*all.emplace_back((*comms)->split(rank)));
+      ASSERT_TRUE(made.ok()) << made.message();
+    }
+    body(**comms, all, rank);
+  });
   fake::set("");
   fake::set_nccl("");
   EXPECT_EQ(fake::live(), 0);

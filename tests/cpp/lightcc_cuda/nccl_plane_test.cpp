@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "lightcc/engine/world.hpp"
 
 #include "doubles/local_store.hpp"
+#include "doubles/threads.hpp"
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
@@ -317,28 +317,22 @@ std::vector<Status> starts_of(int size,
   fake::set_nccl(nccl_settings);
   const std::shared_ptr<Store> store = make_local_store();
   std::vector<Status> statuses(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      WorldOptions options;
-      options.knobs.gpu_operations = "nccl";
-      options.knobs.start_timeout_s = start_timeout_s;
-      options.epoch.rank = rank;
-      options.epoch.size = size;
-      options.epoch.store = store;
-      options.epoch.key_prefix = "test";
-      options.epoch.secret = "secret";
-      options.epoch.rendezvous_address = "127.0.0.1:1";
-      const auto staging = make_staging();
-      options.staging = {staging};
-      options.planes = {make_nccl_plane(staging)};
-      const auto world = World::create(std::move(options));
-      statuses[static_cast<std::size_t>(rank)] = world.status();
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(size, [&](int rank) {
+    WorldOptions options;
+    options.knobs.gpu_operations = "nccl";
+    options.knobs.start_timeout_s = start_timeout_s;
+    options.epoch.rank = rank;
+    options.epoch.size = size;
+    options.epoch.store = store;
+    options.epoch.key_prefix = "test";
+    options.epoch.secret = "secret";
+    options.epoch.rendezvous_address = "127.0.0.1:1";
+    const auto staging = make_staging();
+    options.staging = {staging};
+    options.planes = {make_nccl_plane(staging)};
+    const auto world = World::create(std::move(options));
+    statuses[static_cast<std::size_t>(rank)] = world.status();
+  });
   fake::set_nccl("");
   EXPECT_EQ(fake::live_nccl(), 0);
   return statuses;

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +20,8 @@
 
 #include "lightcc/wire/handshake.hpp"
 
+#include "doubles/shorthand.hpp"
+
 namespace lightcc::authenticated_test {
 namespace {
 
@@ -29,17 +30,8 @@ using std::chrono::seconds;
 
 const std::string kSecret = "a secret for this test";
 
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
-
 SocketAddress any_port() {
   return SocketAddress::resolve("127.0.0.1:0").value();
-}
-
-TimePoint in(Duration delay) {
-  return Clock::system().now() + delay;
 }
 
 std::unique_ptr<AuthListener> listen(const SocketAddress& address = any_port(),
@@ -48,12 +40,6 @@ std::unique_ptr<AuthListener> listen(const SocketAddress& address = any_port(),
   auto listener = AuthListener::listen(address, kSecret, options, clock);
   EXPECT_TRUE(listener.ok()) << listener.status().message();
   return listener.ok() ? std::move(listener).value() : nullptr;
-}
-
-bool readable(int fd, Duration within) {
-  pollfd entry{fd, POLLIN, 0};
-  const auto limit = std::chrono::duration_cast<milliseconds>(within);
-  return ::poll(&entry, 1, static_cast<int>(limit.count())) == 1;
 }
 
 /// Polls the listener, sleeping on its wait_fd(), until it has a connection or `until` says stop.

@@ -14,24 +14,14 @@
 #include "lightcc/rendezvous/tcp_store.hpp"
 
 #include "doubles/local_store.hpp"
+#include "doubles/shorthand.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::store_test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-TimePoint in(Duration delay) {
-  return Clock::system().now() + delay;
-}
-TimePoint soon() {
-  return in(seconds(20));
-}
-
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
 
 class StoreTest : public testing::Test {
  protected:
@@ -119,18 +109,12 @@ TEST_F(StoreTest, compare_and_set_sets_what_is_as_expected) {
 TEST_F(StoreTest, of_several_compare_and_sets_one_succeeds) {
   constexpr int kThreads = 8;
   std::atomic<int> succeeded = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      const Bytes own = bytes_of(std::to_string(i));
-      const auto now = store_.compare_and_set("leader", std::nullopt, own, soon());
-      EXPECT_TRUE(now.ok()) << now.status().message();
-      succeeded += now.ok() && now.value() == own ? 1 : 0;
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(kThreads, [&](int i) {
+    const Bytes own = bytes_of(std::to_string(i));
+    const auto now = store_.compare_and_set("leader", std::nullopt, own, soon());
+    EXPECT_TRUE(now.ok()) << now.status().message();
+    succeeded += now.ok() && now.value() == own ? 1 : 0;
+  });
   EXPECT_EQ(succeeded, 1);
 }
 
@@ -200,22 +184,17 @@ TEST_F(StoreTest, a_watch_of_too_much_is_refused) {
 TEST_F(StoreTest, many_threads_meet_through_one_store) {
   constexpr int kThreads = 16;
   std::vector<int> sums(kThreads);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kThreads; ++rank) {
-    threads.emplace_back([this, rank, &sum = sums[static_cast<std::size_t>(rank)]] {
-      EXPECT_TRUE(
-          store_.set("rank/" + std::to_string(rank), Bytes(static_cast<std::size_t>(rank)), soon())
-              .ok());
-      for (int peer = 0; peer < kThreads; ++peer) {
-        const auto value = store_.get("rank/" + std::to_string(peer), soon());
-        EXPECT_TRUE(value.ok()) << value.status().message();
-        sum += value.ok() ? static_cast<int>(value.value().size()) : 0;
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(kThreads, [&](int rank) {
+    int& sum = sums[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(
+        store_.set("rank/" + std::to_string(rank), Bytes(static_cast<std::size_t>(rank)), soon())
+            .ok());
+    for (int peer = 0; peer < kThreads; ++peer) {
+      const auto value = store_.get("rank/" + std::to_string(peer), soon());
+      EXPECT_TRUE(value.ok()) << value.status().message();
+      sum += value.ok() ? static_cast<int>(value.value().size()) : 0;
+    }
+  });
   EXPECT_EQ(sums, std::vector<int>(kThreads, kThreads * (kThreads - 1) / 2));
 }
 
@@ -249,20 +228,14 @@ TEST_F(RoundTest, those_who_joined_share_keys_with_all) {
 }
 
 TEST_F(RoundTest, a_gather_gives_all_shares_to_all) {
-  std::vector<std::thread> threads;
   std::vector<Bytes> got(3);
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto round = join(static_cast<int>(rank));
-      auto all = round->gather("world/g", rank, 3, Bytes(rank), soon());
-      ASSERT_TRUE(all.ok()) << all.status().message();
-      got[rank] = std::move(all).value();
-      EXPECT_TRUE(round->leave(false, soon()).ok());
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(std::uint32_t{3}, [&](std::uint32_t rank) {
+    const auto round = join(static_cast<int>(rank));
+    auto all = round->gather("world/g", rank, 3, Bytes(rank), soon());
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    got[rank] = std::move(all).value();
+    EXPECT_TRUE(round->leave(false, soon()).ok());
+  });
   EXPECT_EQ(
       got[0],
       (Bytes{std::byte{}, std::byte{1}, std::byte{}, std::byte{2}, std::byte{}, std::byte{}}));

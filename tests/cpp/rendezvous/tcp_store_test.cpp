@@ -1,7 +1,6 @@
 // The TCP store's server among strangers, broken clients and clients that lose it.
 #include "lightcc/rendezvous/tcp_store.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -19,6 +18,9 @@
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/wire/store_messages.hpp"
 
+#include "doubles/shorthand.hpp"
+#include "doubles/threads.hpp"
+
 namespace lightcc::tcp_store_test {
 namespace {
 
@@ -26,18 +28,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const std::string kSecret = "a secret for this test";
-
-TimePoint in(Duration delay) {
-  return Clock::system().now() + delay;
-}
-TimePoint soon() {
-  return in(seconds(20));
-}
-
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
 
 std::unique_ptr<TcpStoreServer> start(const std::string& address = "127.0.0.1:0",
                                       std::size_t capacity_bytes = std::size_t{1} << 30) {
@@ -69,12 +59,6 @@ void send_bytes(int fd, const Bytes& bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-bool readable(int fd, Duration within) {
-  pollfd entry{fd, POLLIN, 0};
-  const auto limit = std::chrono::duration_cast<milliseconds>(within);
-  return ::poll(&entry, 1, static_cast<int>(limit.count())) == 1;
-}
-
 bool is_hung_up(int fd) {
   std::array<std::byte, 64> buffer{};
   return readable(fd, seconds(10)) && ::recv(fd, buffer.data(), buffer.size(), 0) <= 0;
@@ -88,22 +72,16 @@ void expect_serves(const TcpStoreServer& server) {
 
 TEST(TcpStoreTest, sixteen_clients_at_once_meet) {
   const auto server = start();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 16; ++rank) {
-    threads.emplace_back([&server, rank] {
-      const auto client = client_of(*server);
-      const std::string own = std::to_string(rank);
-      EXPECT_TRUE(client->set("rank/" + own, bytes_of(own), soon()).ok());
-      for (int peer = 0; peer < 16; ++peer) {
-        const auto value = client->get("rank/" + std::to_string(peer), soon());
-        ASSERT_TRUE(value.ok()) << value.status().message();
-        EXPECT_EQ(value.value(), bytes_of(std::to_string(peer)));
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(16, [&server](int rank) {
+    const auto client = client_of(*server);
+    const std::string own = std::to_string(rank);
+    EXPECT_TRUE(client->set("rank/" + own, bytes_of(own), soon()).ok());
+    for (int peer = 0; peer < 16; ++peer) {
+      const auto value = client->get("rank/" + std::to_string(peer), soon());
+      ASSERT_TRUE(value.ok()) << value.status().message();
+      EXPECT_EQ(value.value(), bytes_of(std::to_string(peer)));
+    }
+  });
 }
 
 TEST(TcpStoreTest, closing_a_client_ends_what_it_waits_for) {

@@ -9,20 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include "doubles/shorthand.hpp"
+
 namespace lightcc::tcp_frame_test {
 namespace {
 
 constexpr std::uint64_t kS = kStripeBytes;
-
-Bytes from_hex(const std::string& hex) {
-  Bytes out;
-  std::string digits;
-  std::ranges::copy_if(hex, std::back_inserter(digits), [](char c) { return c != ' '; });
-  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
-    out.push_back(static_cast<std::byte>(std::stoi(digits.substr(i, 2), nullptr, 16)));
-  }
-  return out;
-}
 
 StripeHeaderBytes header_from_hex(const std::string& hex) {
   const Bytes bytes = from_hex(hex);

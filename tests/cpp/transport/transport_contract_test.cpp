@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 
 #include "doubles/fault_plan.hpp"
 #include "doubles/loopback_transport.hpp"
+#include "doubles/threads.hpp"
 #include "transport/plugin_test_support.hpp"
 #include "transport/tcp_test_support.hpp"
 
@@ -396,13 +396,7 @@ TEST_P(TransportContractTest, ranks_in_threads_pass_messages_around_a_ring) {
       }
     }
   };
-  std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back(run_rank, rank);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(kRanks, run_rank);
 }
 
 TEST_P(TransportContractTest, a_message_without_a_receive_waits_and_costs_nothing) {

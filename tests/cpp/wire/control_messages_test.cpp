@@ -14,6 +14,8 @@
 
 #include <gtest/gtest.h>
 
+#include "doubles/shorthand.hpp"
+
 namespace {
 
 // Bytes asked for since the last reset: how the tests see what a hostile count costs.
@@ -41,15 +43,6 @@ std::size_t allocated_bytes = 0;
 
 namespace lightcc::control_messages_test {
 namespace {
-
-Bytes from_hex(std::string_view text) {
-  Bytes bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(
-        static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
 
 Bytes encoded(const Frame& frame) {
   Bytes bytes;

@@ -8,24 +8,12 @@
 
 #include "lightcc/base/bytes.hpp"
 
+#include "doubles/shorthand.hpp"
+
 namespace lightcc::handshake_test {
 namespace {
 
 const std::string kSecret = "job secret";
-
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
-
-Bytes from_hex(std::string_view text) {
-  Bytes bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(
-        static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
 
 Bytes operator+(Bytes a, const Bytes& b) {
   a.insert(a.end(), b.begin(), b.end());

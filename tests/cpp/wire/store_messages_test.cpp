@@ -5,22 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include "doubles/shorthand.hpp"
+
 namespace lightcc::store_messages_test {
 namespace {
-
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = as_bytes(text);
-  return {bytes.begin(), bytes.end()};
-}
-
-Bytes from_hex(std::string_view text) {
-  Bytes bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(
-        static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
 
 std::span<const std::byte> body_of(const Bytes& frame) {
   const auto head = std::span(frame).first(kStoreFrameHeadBytes);

@@ -22,17 +22,8 @@
 namespace lightcc::grid_group_test {
 namespace {
 
-using testing::Buffer;
-using testing::grid_reference;
-using testing::GridRank;
-using testing::GridShape;
-using testing::inputs_of;
-using testing::name_of;
-using testing::net_reference;
-using testing::on_grid;
-using testing::pattern;
-using testing::pointers;
-using testing::reference;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
+using testing::GridShape;          // The engine has another.
 
 constexpr GridShape kShapes[] = {
     {.blocks = 2, .members = 2},

@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +27,7 @@
 #include "collectives/shm/shm_testing.hpp"
 #include "doubles/fault_plan.hpp"
 #include "doubles/loopback_transport.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::testing {
 
@@ -160,17 +160,10 @@ inline void on_grid(const GridShape& shape,
     transports.push_back(world.hub.make_transport(static_cast<std::uint32_t>(rank)));
   }
   std::vector<std::unique_ptr<Group>> groups(transports.size());
-  std::vector<std::thread> threads;
-  threads.reserve(transports.size());
-  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      groups[rank] = world.make_group(static_cast<int>(rank), *transports[rank]);
-      body({*groups[rank], *transports[rank]});
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(transports.size(), [&](std::size_t rank) {
+    groups[rank] = world.make_group(static_cast<int>(rank), *transports[rank]);
+    body({*groups[rank], *transports[rank]});
+  });
 }
 
 inline std::string name_of(const GridShape& shape) {

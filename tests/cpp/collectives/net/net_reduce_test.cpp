@@ -8,7 +8,6 @@
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -21,6 +20,7 @@
 
 #include "collectives/net/net_world.hpp"
 #include "doubles/fault_plan.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::net_test::net_reduce_test {
 namespace {
@@ -474,13 +474,7 @@ TEST(NetAllreduce, members_may_be_threads) {
     }
     ADD_FAILURE() << "not done within a minute";
   };
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < kMembers; ++i) {
-    threads.emplace_back(drive, i);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(kMembers, drive);
   for (Tensors& tensors : all) {
     expect_results(tensors, kMembers, DataType::kInt32, ReduceOp::kSum, true, "threads");
   }

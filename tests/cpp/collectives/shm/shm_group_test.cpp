@@ -17,13 +17,7 @@
 namespace lightcc::shm_group_test {
 namespace {
 
-using testing::Buffer;
-using testing::expect_done;
-using testing::numbers;
-using testing::on_threads;
-using testing::pattern;
-using testing::reference;
-using testing::tiny_options;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
 

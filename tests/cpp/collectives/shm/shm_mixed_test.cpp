@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,17 +23,12 @@
 #include "lightcc/transport/shm/segment.hpp"
 
 #include "collectives/shm/shm_testing.hpp"
+#include "doubles/threads.hpp"
 
 namespace lightcc::shm_mixed_test {
 namespace {
 
-using testing::Buffer;
-using testing::numbers;
-using testing::on_threads;
-using testing::pattern;
-using testing::reference;
-using testing::silent_bells;
-using testing::tiny_options;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 using Drive = std::function<Status(std::unique_ptr<Work>)>;
 
@@ -298,18 +292,12 @@ TEST(ShmMixed, ranks_that_sleep_are_woken_for_all_they_wait_for) {
   for (const int size : {2, 3, 5}) {
     SCOPED_TRACE(::testing::Message() << size << " ranks");
     SleepingGroup shared(size, mixed_options(size, 2));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto group = shared.member(rank);
-        Script(*group, 7, [&](std::unique_ptr<Work> work) {
-          return shared.drive(rank, std::move(work));
-        }).play(1500);
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    run_on_threads(size, [&](int rank) {
+      auto group = shared.member(rank);
+      Script(*group, 7, [&](std::unique_ptr<Work> work) {
+        return shared.drive(rank, std::move(work));
+      }).play(1500);
+    });
   }
 }
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,8 @@
 #include "lightcc/collectives/shm/shm_group.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
+
+#include "doubles/threads.hpp"
 
 namespace lightcc::testing {
 
@@ -85,18 +86,11 @@ inline void on_threads(int size,
                        const ShmGroupOptions& options,
                        const std::function<void(Group&)>& body) {
   const GroupMemory memory(shm_group_bytes(size, options));
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(size));
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto group = make_shm_group(memory.span(), rank, silent_bells(size), options);
-      ASSERT_NE(group, nullptr);
-      body(*group);
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_on_threads(size, [&](int rank) {
+    auto group = make_shm_group(memory.span(), rank, silent_bells(size), options);
+    ASSERT_NE(group, nullptr);
+    body(*group);
+  });
 }
 
 /// Bytes that depend on `seed` and their place: the same on every rank that computes them.

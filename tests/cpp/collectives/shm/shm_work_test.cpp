@@ -24,14 +24,7 @@
 namespace lightcc::shm_work_test {
 namespace {
 
-using testing::Buffer;
-using testing::expect_done;
-using testing::GroupMemory;
-using testing::numbers;
-using testing::on_threads;
-using testing::pattern;
-using testing::silent_bells;
-using testing::tiny_options;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 /// Two members driven by hand in one thread.
 class Two {

@@ -17,27 +17,7 @@
 namespace lightcc::host_residual_test {
 namespace {
 
-using testing::about;
-using testing::accumulated;
-using testing::Buffer;
-using testing::compress;
-using testing::draw_normal;
-using testing::entries_of;
-using testing::Entry;
-using testing::exactly;
-using testing::expect_nothing_is_lost;
-using testing::kFloatTypes;
-using testing::kInfinity;
-using testing::kNan;
-using testing::largest;
-using testing::levels;
-using testing::normal_values;
-using testing::parsed;
-using testing::residual_of;
-using testing::rounded;
-using testing::saved;
-using testing::StepResult;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 /// One exact step of `state` on `shard` must do what the reference does.
 void expect_exact_step(HostResidual& state, const Buffer& shard, std::size_t k, SimdLevel level) {

@@ -19,16 +19,7 @@
 namespace lightcc::saved_shard_test {
 namespace {
 
-using testing::about;
-using testing::Buffer;
-using testing::bytes_of;
-using testing::compress;
-using testing::exactly;
-using testing::kFloatTypes;
-using testing::normal_values;
-using testing::residual_of;
-using testing::saved;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 /// A state of two elements after a step that sent the first one; then comes the checksum.
 const std::vector<unsigned> kGolden = {

@@ -22,16 +22,7 @@
 namespace lightcc::merge_test {
 namespace {
 
-using testing::Buffer;
-using testing::compress;
-using testing::entries_of;
-using testing::Entry;
-using testing::exactly;
-using testing::get;
-using testing::kFloatTypes;
-using testing::normal_values;
-using testing::parsed;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 /// Lists of `count` members; every value of a member is its own random draw.
 struct Members {

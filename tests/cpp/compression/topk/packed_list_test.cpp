@@ -21,15 +21,7 @@
 namespace lightcc::packed_list_test {
 namespace {
 
-using testing::Buffer;
-using testing::bytes_of;
-using testing::compress;
-using testing::entries_of;
-using testing::Entry;
-using testing::exactly;
-using testing::normal_values;
-using testing::parsed;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr std::size_t kElements = 150'000;
 constexpr TopkFormat kFormat{.two_bits = true};

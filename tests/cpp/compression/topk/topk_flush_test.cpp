@@ -13,27 +13,7 @@
 namespace lightcc::topk_flush_test {
 namespace {
 
-using testing::about;
-using testing::accumulated;
-using testing::Buffer;
-using testing::compress;
-using testing::entries_of;
-using testing::Entry;
-using testing::exactly;
-using testing::expect_nothing_is_lost;
-using testing::get;
-using testing::kFloatTypes;
-using testing::kInfinity;
-using testing::kNan;
-using testing::levels;
-using testing::multiply_add;
-using testing::normal_values;
-using testing::parsed;
-using testing::residual_of;
-using testing::rounded;
-using testing::saved;
-using testing::StepResult;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 TEST(TopkMomentum, follows_the_definition_and_clears_what_is_sent) {
   Rng rng(8);

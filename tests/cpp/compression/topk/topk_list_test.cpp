@@ -19,17 +19,7 @@
 namespace lightcc::topk_list_test {
 namespace {
 
-using testing::Buffer;
-using testing::bytes_of;
-using testing::compress;
-using testing::entries_of;
-using testing::Entry;
-using testing::exactly;
-using testing::get;
-using testing::kFloatTypes;
-using testing::normal_values;
-using testing::parsed;
-using testing::tensor_of;
+using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 /// Two elements of a tensor of 65538: 1.0 at 3, -2.0 at 65537.
 const std::vector<unsigned> kGolden = {
