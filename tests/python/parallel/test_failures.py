@@ -195,12 +195,7 @@ def free_after_error(victim: int, elements: int) -> Seen:
 
 @victims
 def test_tensors_may_be_freed_right_after_an_error(grid: Grid, victim: int) -> None:
-    with processes(grid, free_after_error, victim, 500_000) as ranks:
-        ranks.wait_mark("running")
-        ranks.kill(victim)
-        killed = time.monotonic()
-        results = ranks.wait(40, ranks=others(grid, victim))
-    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)
+    check_death(grid, victim, free_after_error, victim, 500_000)
 
 
 def begin_anew(victim: int) -> tuple[Seen, list[int]]:
