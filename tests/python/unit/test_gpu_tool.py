@@ -122,6 +122,7 @@ REHEARSED = "machine,staged,nccl-1,nccl-2,nccl-4,training,failures"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @needs_fake_cuda
 def test_a_part_of_the_rehearsal_passes() -> None:
     done = run_to_end(
