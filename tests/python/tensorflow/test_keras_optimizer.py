@@ -320,7 +320,7 @@ def sparse_gradients(tested: Frontend) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_optimizer(name: str) -> None:
-    spawn_ranks(train, 2, name, env=environment(name), timeout_s=110)
+    spawn_ranks(train, 2, name, env=environment(name), timeout_s=200)
 
 
 def outlive(name: str) -> str:
