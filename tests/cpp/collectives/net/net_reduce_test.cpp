@@ -474,7 +474,7 @@ TEST(NetAllreduce, members_may_be_threads) {
     }
     ADD_FAILURE() << "not done within a minute";
   };
-  run_on_threads(kMembers, drive);
+  run_on_threads(std::size_t{kMembers}, drive);
   for (Tensors& tensors : all) {
     expect_results(tensors, kMembers, DataType::kInt32, ReduceOp::kSum, true, "threads");
   }
