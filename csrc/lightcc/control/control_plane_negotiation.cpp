@@ -99,6 +99,9 @@ void ControlPlane::send_reports(TimePoint now) {
     return;
   }
   std::vector<Report> reports;
+  if (host_ranks_.empty() && options_.children.empty()) {
+    std::swap(reports, reports_.take());  // Below a leader: all go up as they are.
+  }
   for (Report& report : reports_.take()) {
     const Result<bool> stays = take_for_host(report, now);
     if (!stays.ok()) {
@@ -136,10 +139,11 @@ Result<bool> ControlPlane::take_for_host(const Report& report, TimePoint now) {
     return false;
   }
   LIGHTCC_RETURN_IF_ERROR(sequencer_->on_reports({&rank, 1}, report.what, now, report.inputs));
-  if (joins && sequencer_->has_ready()) {
+  const bool waits = joins && sequencer_->has_ready();
+  if (waits) {
     reports_.push_back(report);
   }
-  return !joins || sequencer_->has_ready();
+  return waits || !joins;
 }
 
 // A parent that has asked for nothing sleeps until it asks itself, and would then think that all
